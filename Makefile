@@ -18,8 +18,13 @@ PORT ?= 8000
 GPU_PYTHON ?= python3
 RECORD_SITE := .record-site
 WHEELS := .wheels
-WHEEL_TAGS := manylinux_2_28 manylinux_2_17 manylinux2014 manylinux_2_12 \
+PEER_SITE := .peer-site
+PEER_WHEELS := .peer-wheels
+WHEEL_TAGS := manylinux_2_28 manylinux_2_24 manylinux_2_17 manylinux2014 manylinux_2_12 \
 	manylinux2010 manylinux_2_5 manylinux1
+DOWNLOAD = $(BIN)/python -m pip download --quiet --no-deps --only-binary=:all: \
+	--disable-pip-version-check --python-version 3.12 --implementation cp \
+	$(foreach tag,$(WHEEL_TAGS),--platform $(tag)_x86_64)
 
 # The tests in two tiers. `make test` runs the fast one, `make test-all` both. What is marked `slow`
 # is of the slow one, as is what is marked `compiler`; `gpu` is for `make test-gpu`.
@@ -35,7 +40,7 @@ BUDGET := 5
 BOTH_JAX := tests/emitters tests/kernels tests/pallascope/tracing tests/pallascope/test_launches.py
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-all test-slow test-jax012 test-foreign lint sync refresh lab mutants serve record wheels dist test-gpu \
+.PHONY: help book test test-all test-slow test-jax012 test-foreign lint sync refresh lab mutants serve record wheels peers peer-site dist test-gpu \
 	benchmark lock clean \
 	env env-compile env-jax012 env-foreign env-lab env-lint
 
@@ -87,11 +92,13 @@ sync: env ## Bring each chapter's .ipynb into step with its .md.
 refresh: env ## Make anew, without a GPU, what chapters show that needs none.
 	@$(BIN)/python -m tools.notebooks refresh
 
+# Root is who one is in a container; JupyterLab asks to be told that this is meant.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 lab: env-lab ## Open copies of the chapters, in lab/, in JupyterLab.
 	@$(ENV_LAB)/bin/python -m tools.copies
 	@PYTHONPATH=$(CURDIR) $(ENV_LAB)/bin/jupyter lab --notebook-dir=lab \
 		--LabApp.default_url=/lab/tree/$(notdir $(firstword $(wildcard book/01_*.ipynb))) \
-		--LabApp.app_settings_dir=$(CURDIR)/tools/lab $(ARGS)
+		--LabApp.app_settings_dir=$(CURDIR)/tools/lab $(AS_ROOT) $(ARGS)
 
 mutants: env ## Grade the mutants of all exercises: an hour or two. ARGS: as of tools.grade_mutants.
 	@$(BIN)/python -m tools.grade_mutants --jobs $(JOBS) $(ARGS)
@@ -108,13 +115,31 @@ record: ## On a Hopper GPU: run the chapters and store their outputs.
 
 wheels: env ## Fetch into .wheels what `make record` needs on a machine without network.
 	@rm -rf $(WHEELS)
-	@$(BIN)/python -m pip download --quiet --no-deps --dest $(WHEELS) \
-		--requirement requirements-record.txt --only-binary=:all: \
-		--python-version 3.12 --implementation cp \
-		$(foreach tag,$(WHEEL_TAGS),--platform $(tag)_x86_64) || { \
+	@$(DOWNLOAD) --dest $(WHEELS) --requirement requirements-record.txt || { \
 		echo "The wheels could not be fetched: connect to the network," \
 		"and run 'make wheels' again." >&2; exit 1; }
 	@du -sh $(WHEELS)
+
+# What is larger than a part is cut, so that each piece may travel by itself.
+PART := 40m
+peers: env ## Fetch into .peer-wheels the kernels that benchmarks measure beside ours.
+	@rm -rf $(PEER_WHEELS) && mkdir $(PEER_WHEELS)
+	@while read -r pin; do $(DOWNLOAD) --dest $(PEER_WHEELS) "$$pin" || \
+		echo "$$pin cannot be had, so it will not be measured." >&2; \
+		done < requirements-peers.txt
+	@cd $(PEER_WHEELS) && find . -name '*.whl' -size +$(PART:m=M) \
+		-exec split -d -b $(PART) {} {}.part ';' -delete
+	@cd $(PEER_WHEELS) && wc -c * | awk '{ printf "%6.1f MiB  %s\n", $$1 / 2 ^ 20, $$2 } \
+		END { print "What takes 64 MiB at a time takes the pieces in turn." }'
+
+# The pieces may come one after the other. CUTLASS is several wheels of one folder, which pip
+# would not merge.
+peer-site: ## Unpack into .peer-site what is there of .peer-wheels.
+	@cd $(PEER_WHEELS) 2>/dev/null || exit 0; for first in *.part00; do \
+		test ! -e "$$first" || cat "$${first%00}"* > "$${first%.part00}"; done
+	@for wheel in $(PEER_WHEELS)/*.whl; do test ! -e "$$wheel" || \
+		$(GPU_PYTHON) -m zipfile -e "$$wheel" $(PEER_SITE) 2>/dev/null || \
+		echo "$$wheel is not whole, so it is not measured: bring all its parts." >&2; done
 
 dist: env ## Build the wheels into dist/: pipelib, pallascope, and the book's kit.
 	@$(BIN)/python -m hatchling build -t wheel -d $(CURDIR)/dist
@@ -135,11 +160,11 @@ GPU = $(shell nvidia-smi --query-gpu=name --format=csv,noheader | head -1 | tr '
 RESULTS = benchmarks/results/$(GPU)
 MACHINE = pallascope/machines/$(GPU:nvidia-%=%).json
 # ARGS: options that tune, matmul and attention all have, as --resume.
-benchmark: ## On a Hopper GPU: measure, and write the records of benchmarks/.
+benchmark: peer-site ## On a Hopper GPU: measure, and write the records of benchmarks/.
 	@nvidia-smi > /dev/null || { \
 		echo "There is no GPU here: run 'make benchmark' on an H100 or H200." >&2; exit 1; }
 	@mkdir -p $(RESULTS)
-	@set -e; export PYTHONPATH=$(CURDIR); \
+	@set -e; export PYTHONPATH=$(CURDIR):$(CURDIR)/$(PEER_SITE); \
 		$(GPU_PYTHON) -m benchmarks.tune $(ARGS); \
 		$(GPU_PYTHON) -m benchmarks.matmul $(ARGS); \
 		$(GPU_PYTHON) -m benchmarks.attention $(ARGS); \
@@ -168,14 +193,15 @@ lock: ## Refresh the pinned requirements from pyproject.toml.
 	set -e; for extra in cuda12 cuda13 lab; do \
 		$(LOCK) --universal pyproject.toml --extra $$extra \
 			-c requirements.txt -o requirements-$$extra.txt; done
-	$(LOCK) --no-deps --group compile -o requirements-compile.txt
+	set -e; for group in compile peers; do \
+		$(LOCK) --no-deps --group $$group -o requirements-$$group.txt; done
 	$(LOCK) --universal --group foreign -c $(ENV_LOCK)/jax-0.11.2.txt -o requirements-foreign.txt
 	$(LOCK) --universal --group lint -c requirements.txt -o requirements-lint.txt
 	$(LOCK) --group record -c requirements.txt -o requirements-record.txt
 
 clean: ## Remove what was built (environments and wheels too).
 	rm -rf _build $(ENV) $(ENV_COMPILE) $(ENV_JAX012) $(ENV_FOREIGN) $(ENV_LAB) $(ENV_LINT) \
-		$(ENV_LOCK) .foreign $(RECORD_SITE) $(WHEELS) .pytest_cache .ruff_cache .hypothesis .jax-cache
+		$(ENV_LOCK) .foreign $(RECORD_SITE) $(WHEELS) $(PEER_SITE) $(PEER_WHEELS) .pytest_cache .ruff_cache .hypothesis .jax-cache
 
 env:
 	@tools/make_env.sh $(ENV) requirements.txt

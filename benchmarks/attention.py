@@ -15,8 +15,8 @@ is, how errors are taken and how operations are counted stands in `attention_pro
 JAX's kernels are given some configurations each, of which the record has all; they take float16
 only, have no causal gradients, and refuse what does not fit, which is then their reason. cuDNN is
 called through `jax.nn.dot_product_attention`; it has a process of its own in which XLA picks its
-plan. PyTorch's back ends run where PyTorch is, and FlashAttention-3 where a folder of peers is
-given (`benchmarks/peers.py`), each in a process of its own, since CUPTI serves JAX or PyTorch.
+plan. PyTorch's back ends run where PyTorch is, FlashAttention's builds where these are
+(`benchmarks/peers.py`), each in a process of its own, since CUPTI serves JAX or PyTorch.
 """
 
 import argparse
@@ -61,7 +61,7 @@ from pipelib_book import attention_forms
 from pipelib_book.attention_forms import RungConfig
 from pipelib_book.attention_ladder import RUNGS
 from pipelib_book.measured import attention as measured
-from pipelib_book.measured.attention import FA3
+from pipelib_book.measured.attention import BUILDS, FA3, FA3_JAX, FA3_WHEEL, FA4_WHEEL
 
 OURS, CUDNN, BOTH, PINGPONG = "attention", "cuDNN (XLA)", "both", "pingpong"
 #: PyTorch's back ends, by the names of their contenders.
@@ -70,7 +70,7 @@ COMPILE_S, RUN_S = 90.0, 30.0
 LAUNCHES = 5
 #: The largest error of a right element of float8, in root mean squares: 8 of their deviations.
 _NARROW_ERROR = 0.25
-_HALF, _BRAIN = "float16", "bfloat16"
+_HALF, _BRAIN, _NARROW = "float16", "bfloat16", "float8_e4m3fn"
 
 _SHAPES = (16384, 128), (16384, 64), (16384, 256), (4096, 128), (1024, 128)
 FORWARD = tuple(
@@ -91,10 +91,11 @@ BACKWARD = (
         for causal in (False, True)
     ),
     *(Problem(16384, 128, causal, _BRAIN, True) for causal in (False, True)),
+    *(Problem(1500, 128, causal, _BRAIN, True, batch=4, kv_heads=4) for causal in (False, True)),
 )
 #: Of 8 bits, forward.
 NARROW = tuple(
-    Problem(seq, head_dim, causal, "float8_e4m3fn")
+    Problem(seq, head_dim, causal, _NARROW)
     for seq, head_dim in ((16384, 128), (16384, 256), (4096, 128))
     for causal in (False, True)
 )
@@ -138,8 +139,21 @@ def _strongest(problem: Problem) -> dict[str, Any]:
 
 
 def _peers(problem: Problem) -> dict[str, Any]:
-    """FlashAttention-3, if it is there."""
-    return {FA3: peers.Fa3(problem.causal)} if peers.has(FA3) else {}
+    """The builds of FlashAttention that are there, and have a kernel for this."""
+    is_8_bit, is_even = problem.dtype == _NARROW, math.ceil(problem.seq / 128) % 2 == 0
+    is_plain = not is_8_bit and problem.v_head_dim is None
+    # Its gradients have a head for each head of q.
+    of_folder = not (problem.backward and problem.kv_heads) and (problem.causal or is_even)
+    kernels = {
+        FA3: is_plain and of_folder and problem.head_dim in _FA3_HEADS,
+        FA3_WHEEL: not problem.backward and problem.dtype != _HALF,
+        FA3_JAX: is_plain and problem.head_dim == 128,
+        FA4_WHEEL: not problem.backward and not is_8_bit,
+    }
+    made: dict[str, Any] = {name: peers.Fa3(problem.causal, name) for name in kernels}
+    options = dict(causal=problem.causal, backward=problem.backward)
+    made[FA3_JAX] = functools.partial(peers.fa3_jax, **options)
+    return {name: made[name] for name, has_it in kernels.items() if has_it and peers.has(name)}
 
 
 def _upstreams(problem: Problem) -> dict[str, Any]:
@@ -175,7 +189,7 @@ _UPSTREAM_FORWARD = {
     256: ((64, 2),),
 }
 _UPSTREAM_BACKWARD = ((64, 64, 64, 64), (64, 64, 64, 128))
-#: The sizes of a head of which the peers have FlashAttention-3: dense, an even number of 128 keys.
+#: The sizes of a head of which a folder has FlashAttention-3: dense, an even number of 128 keys.
 _FA3_HEADS = (64, 128, 256)
 #: Of ours, by the size of a head: gradients in a fixed order. (The forward pass is not timed.)
 _IN_ORDER = {
@@ -260,17 +274,13 @@ def _backward(problem: Problem, groups: Sequence[Group]) -> dict[str, Any]:
 
 
 def _sizes(problem: Problem, groups: Sequence[Group]) -> dict[str, Any]:
-    """Ours as it picks, cuDNN's, and FlashAttention-3 where what was built of it can."""
-    found = {OURS: ours(problem, None)} | _strongest(problem)
-    has_tiles = problem.head_dim in _FA3_HEADS and problem.v_head_dim is None
-    if not (has_tiles and (problem.causal or math.ceil(problem.seq / 128) % 2 == 0)):
-        found.pop(FA3, None)
-    return found
+    """Ours as it picks, and the strongest others."""
+    return {OURS: ours(problem, None)} | _strongest(problem)
 
 
 def _narrow(problem: Problem, groups: Sequence[Group]) -> dict[str, Any]:
-    """Ours in float8, as it picks and by other schedules; ours and cuDNN's in bfloat16."""
-    found: dict[str, Any] = {OURS: ours(problem, None)}
+    """Ours and a build's in float8, ours also by other schedules; ours and cuDNN's in bfloat16."""
+    found: dict[str, Any] = {OURS: ours(problem, None)} | _peers(problem)
     for schedule in ("pingpong", "both", "overlap", "optimistic"):
         config = RungConfig(block_kv=128, schedule=schedule)
         found[f"{OURS}, {schedule}"] = ours(problem, config)
@@ -315,7 +325,7 @@ def as_json(config: AttentionConfig) -> dict[str, Any]:
 
 def pools(options: argparse.Namespace) -> dict[str, Workers]:
     """Processes: for those who need one of their own, and for all others."""
-    own = [CUDNN, *TORCH] + [FA3] * peers.has(FA3)
+    own = [CUDNN, *TORCH, *filter(peers.has, BUILDS)]
     begin = functools.partial(
         Workers, env=dict(XLA_FLAGS=suite.XLA_FLAGS), prepare_s=COMPILE_S, run_s=RUN_S
     )

@@ -174,7 +174,8 @@ class Measured:
             if not np.isfinite(found[i].astype(np.float32)).all():
                 errors[name] = dict(largest=np.inf, relative=np.inf)
                 continue
-            mine = np.stack([found[i][0][np.sort(rows), head] for head in heads])
+            shared = self.problem.heads // found[i].shape[2]
+            mine = np.stack([found[i][0][np.sort(rows), head // shared] for head in heads])
             other = np.stack([x[i] for x in expected])
             off, norm = mine.astype(np.float64) - other, np.linalg.norm(other)
             errors[name] = dict(
@@ -287,11 +288,12 @@ class InSdpa(InTorch):
 
 
 class InFa3(InTorch):
-    """FlashAttention-3; what it writes to is made once, not in each launch."""
+    """FlashAttention; what it writes to is made once, not in each launch."""
 
     def __init__(self, contender: peers.Fa3, problem: Problem):
         super().__init__(problem)
-        built, causal, (q, k, v, d_out) = peers.load(), contender.causal, self._tensors
+        built, causal = peers.load(contender.build), contender.causal
+        q, k, v, d_out = self._tensors
         out = self._torch.empty_like(q)
         forward = functools.partial(built.fa3_forward, q, k, v, causal, out, scale=1.0)
         self._launch = lambda: (forward(lse=None),)
@@ -339,7 +341,18 @@ def _draw(like: jax.ShapeDtypeStruct, key: jax.Array, deviation: float) -> jax.A
 
 
 def exact(problem: Problem, head: int, rows: np.ndarray) -> list[np.ndarray]:
-    """Some rows of each result of one head of the first batch, in float64, [rows, head_dim]."""
+    """Some rows of each result of one head of the first batch, in float64, [rows, head_dim].
+
+    Gradients of k and v are sums over all heads that share these with the one.
+    """
+    shared = problem.heads // (problem.kv_heads or problem.heads)
+    group = range(head // shared * shared, (head // shared + 1) * shared)
+    own = {each: _exact(problem, each, rows) for each in (group if problem.backward else (head,))}
+    return [own[head][0], *(np.sum(each, 0) for each in [*zip(*own.values())][1:])]
+
+
+def _exact(problem: Problem, head: int, rows: np.ndarray) -> list[np.ndarray]:
+    """The same, where no other head shares its k and v."""
     q, k, v, d_out = (
         np.asarray(x[0, :, head * x.shape[2] // problem.heads]).astype(np.float64)
         for x in operands(problem)

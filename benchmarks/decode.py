@@ -10,7 +10,8 @@ have them in no order. A contender is a function of (q, k, v, lengths, page tabl
 
 cuDNN is called through `jax.nn.dot_product_attention`, and has no pages there. It cannot align a
 causal mask to the end, so each of its queries sees all keys; so few keys more cost nothing. Plain
-JAX gathers the pages of a sequence first.
+JAX gathers the pages of a sequence first. FlashAttention-3 runs where its build of JAX's is
+(`benchmarks/peers.py`), with some numbers of blocks that share a head's keys.
 
 Samples and records are those of `turns`. Errors are relative, by norms, of some heads of the first
 and the last sequence, against float64. A batch of one has K and V of 128 MiB, so all of these
@@ -25,10 +26,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import suite
+from benchmarks import peers, suite
 from benchmarks.suite import SEED
 from benchmarks.turns import Contender, InTurns, float64, normal, off, suite_in_turns
 from pipelib.kernels import DecodeConfig, decode_attention
+from pipelib_book.measured.attention import FA3_JAX
 
 OURS, CUDNN, XLA, COPY = "decode_attention", "cuDNN (XLA)", "XLA", "copy"
 #: Of a relative error; a result that is wrong has a larger one.
@@ -128,6 +130,9 @@ def contenders(problem: Problem) -> dict[str, Contender]:
     found: dict[str, Contender] = {OURS: ours, XLA: xla, COPY: copy}
     if problem.page is None:
         found[CUDNN] = cudnn
+    for splits in (1, 4, 16) if peers.has(FA3_JAX) else ():
+        name = f"{FA3_JAX}, {splits} splits"
+        found[name] = functools.partial(peers.fa3_decode, splits=splits)
     if problem.page is None and problem.q_seq == 1:
         for splits in (1, 2, 4, 8, 16, 32):
             name = f"{OURS}, {splits} splits"
@@ -181,8 +186,8 @@ SUITE = suite_in_turns(
     PROBLEMS,
     contenders,
     InTurns(operands, error, TOLERANCE),
-    (suite.tb_per_second, *(suite.beside(f"{{:6.3f}} of {x}", x) for x in (COPY, CUDNN))),
-    (CUDNN,),
+    (suite.tb_per_second, *(suite.beside(f"{{:6.3f}} of {x}", x) for x in (COPY, CUDNN, FA3_JAX))),
+    (CUDNN, FA3_JAX),
 )
 
 if __name__ == "__main__":

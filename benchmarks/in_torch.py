@@ -85,9 +85,8 @@ class Measured(products.Measured):
         import torch
 
         is_wide = jnp.dtype(self.problem.dtype).itemsize > 1
-        built = peers.load()
-        self._torch = torch
-        self._product = built.deepgemm_bf16 if is_wide else built.deepgemm_fp8
+        self._torch, self._built = torch, peers.load(contender.build)
+        self._product = self._built.deepgemm_bf16 if is_wide else self._built.deepgemm_fp8
 
         def run(factors: list[Args]) -> list[jax.Array]:
             self._wait(self._launch())
@@ -123,7 +122,7 @@ class Measured(products.Measured):
         shape = -(-factor.shape[0] // rows), -(-factor.shape[1] // _SCALED)
         scales = self._torch.ones(shape, dtype=self._torch.float32).cuda()
         if rows == 1:
-            peers.load().deepgemm()  # so that its modules are found
+            self._built.deepgemm()  # so that its modules are found
             from deep_gemm.utils.layout import get_mn_major_tma_aligned_tensor
 
             scales = get_mn_major_tma_aligned_tensor(scales)

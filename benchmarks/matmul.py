@@ -12,8 +12,8 @@
 The model. Contenders are held in processes, and run in turn (`benchmarks.processes`). Operands,
 checks and clocks: `products`. XLA picks a kernel of cuBLAS by timing some, for
 which the GPU is left to it; its own kernels are switched off (`xla_flags` in the record, which also
-names the kernels that ran). DeepGEMM runs where a folder of peers is given (`benchmarks/peers.py`),
-in a process of its own.
+names the kernels that ran). DeepGEMM's builds run where these are (`benchmarks/peers.py`), each in
+a process of its own.
 
 A contender is a function of `(a, b)`, or `peers.DeepGemm`, which `in_torch` measures.
 """
@@ -46,7 +46,6 @@ from pipelib_book.measured import ladder
 
 #: As who reads the record knows them.
 CUBLAS, UPSTREAM, TUNED = ladder.CUBLAS, ladder.UPSTREAM, ladder.TUNED
-DEEPGEMM = ladder.DEEPGEMM
 #: XLA times some of cuBLAS's kernels and picks one, not always the same, so it picks twice; with
 #: no times it takes cuBLAS's own choice. The fastest of the three is what others are held against.
 #: Ours, with a scale for each block.
@@ -102,13 +101,17 @@ def _shapes(problem: Problem, groups: Sequence[Group]) -> dict[str, Any]:
 
 
 def _untuned(problem: Problem, groups: Sequence[Group]) -> dict[str, Any]:
-    """Ours by the table, XLA's, and DeepGEMM, if it is there."""
+    """Ours by the table, XLA's, and DeepGEMM's builds."""
     found: dict[str, Any] = {
         TUNED: ours(problem, None),
         **dict.fromkeys(BASELINES, functools.partial(dot, problem=problem)),
     }
-    has_it = problem.dtype == "bfloat16" and peers.has(DEEPGEMM)
-    return found | ({DEEPGEMM: peers.DeepGemm()} if has_it else {})
+    return found | (_deepgemm() if problem.dtype == "bfloat16" else {})
+
+
+def _deepgemm() -> dict[str, Any]:
+    """The builds of DeepGEMM that are there."""
+    return {name: peers.DeepGemm(name) for name in ladder.BUILDS if peers.has(name)}
 
 
 def _fp8(problem: Problem, groups: Sequence[Group]) -> dict[str, Contender]:
@@ -120,9 +123,9 @@ def _fp8(problem: Problem, groups: Sequence[Group]) -> dict[str, Contender]:
 
 
 def _scaled(problem: Problem, groups: Sequence[Group]) -> dict[str, Any]:
-    """Ours with a scale for each block, and without; XLA's without; DeepGEMM, if it is there."""
+    """Ours with a scale for each block, and without; XLA's without; DeepGEMM's builds."""
     found: dict[str, Any] = {BLOCKS: with_scales} | _fp8(problem, groups)
-    return found | ({DEEPGEMM: peers.DeepGemm()} if peers.has(DEEPGEMM) else {})
+    return found | _deepgemm()
 
 
 def with_scales(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -173,7 +176,7 @@ COMPILE_S = 60.0
 
 def pools(options: argparse.Namespace) -> dict[str, Workers]:
     """Processes: for each pick of XLA's, which lasts as long as a process, and for DeepGEMM."""
-    own = [CUBLAS, AGAIN] + [DEEPGEMM] * peers.has(DEEPGEMM)
+    own = [CUBLAS, AGAIN, *_deepgemm()]
     begin = functools.partial(Workers, 1, env=dict(XLA_FLAGS=XLA_FLAGS), prepare_s=COMPILE_S)
     return {name: begin() for name in own} | {OTHERS: search_workers(options.jobs)}
 
@@ -194,7 +197,7 @@ def _search_upstream(call: Call, problem: Problem) -> Found[Any]:
 
 
 _PRODUCTS: dict[str, Any] = dict(
-    traced=suite.kinds((CUBLAS, UPSTREAM, DEEPGEMM), lambda problem: problem.factors),
+    traced=suite.kinds((CUBLAS, UPSTREAM, *ladder.BUILDS), lambda problem: problem.factors),
     problem=Problem,
     plain=plain,
 )
@@ -210,7 +213,7 @@ _part = functools.partial(
     ),
     **_PRODUCTS,
 )
-_EVERYONE = CUBLAS, UPSTREAM, TUNED, DEEPGEMM
+_EVERYONE = CUBLAS, UPSTREAM, TUNED, *ladder.BUILDS
 _FOR_EMITTERS = (Problem(4096, 4096, 4096),)
 SEARCH_OPTIONS = {"--limit": dict(type=int, default=60, help="configurations of one search")}
 SUITE = Suite(

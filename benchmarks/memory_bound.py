@@ -18,7 +18,7 @@ are smaller.
 Yardsticks. What a copy of as many bytes takes: by XLA's `x + 1` in bfloat16 and on the same bytes
 as float32, by the driver, and by `launch_rows` of an operation that changes nothing, with the
 result in its slot and in slots of its own. Of a shape other than the first, the copies are the
-first one's, which are of as many bytes.
+first one's, which are of as many bytes. quack's softmax runs where its package is (`peers`).
 
 The variants that were tried and left: blocks that stay with 2 to 6 slots or take several steps, two
 rows a step, exponentials exact in float32, results in slots of their own, and those with a memory
@@ -42,7 +42,7 @@ from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
-from benchmarks import suite
+from benchmarks import peers, suite
 from benchmarks.records import Group, rounded
 from benchmarks.suite import SEED, Call, Fields, Part, Suite, Traced
 from benchmarks.turns import Arrays, Contender
@@ -71,8 +71,8 @@ SUSTAINED = (
     "copy, pipelib",
     *(f"{kernel}, {by}" for kernel in ("rms_norm", "softmax") for by in ("pipelib", "XLA")),
 )
-#: The copy that the driver makes.
-DRIVER = "copy, driver"
+#: The copy that the driver makes, and what the name of quack's kernel ends in.
+DRIVER, QUACK = "copy, driver", "quack"
 
 
 class Problem(NamedTuple):
@@ -245,6 +245,8 @@ def kernels(weight: bool = False) -> dict[str, Contender]:
     if weight:
         found["rms_norm, pipelib, weight"] = weighted(rms_norm)
         found["rms_norm, XLA, weight"] = weighted(memory_bound.rms_norm_reference)
+    if peers.has(QUACK):
+        found[f"softmax, {QUACK}"] = lambda x, *_: peers.quack_softmax(x)
     return found
 
 
@@ -411,24 +413,31 @@ def error_of(name: str, function: Contender, args: Arrays) -> dict[str, Any]:
     )
 
 
+def _error_or_reason(name: str, function: Contender, args: Arrays) -> dict[str, Any]:
+    """What the record has of a kernel before its times; nothing of a copy."""
+    if name.startswith("copy"):
+        return {}
+    try:
+        return dict(error=error_of(name, function, args))
+    except Exception as refused:  # of whatever kind others' kernels refuse by
+        return dict(reason=str(refused).partition("\n")[0])
+
+
 def measure(
     call: Call, part: Part, problem: Problem, made: Mapping[str, Contender | None]
 ) -> Iterator[Fields]:
-    """The times of a shape's kernels, and the errors of ours and XLA's."""
+    """The times of a shape's kernels, and the errors of all but copies."""
     x = normal(problem.shape, problem.dtype)
     words = jnp.ones(x.nbytes // 4, jnp.float32).reshape(-1, 1024)
     args = x, normal((1, problem.length), problem.dtype, 1)[0], words
-    functions = {name: function for name, function in made.items() if function}
+    found = {name: _error_or_reason(name, each, args) for name, each in made.items() if each}
+    functions = {name: f for name, f in made.items() if f and "reason" not in found[name]}
     burst = LARGE_BURST if x.nbytes >= LARGE_BYTES else part.launches
     copy = DriverCopy([x]) if DRIVER in made else None
     driver_us = copy.burst(50) if copy else []
     samples = timing.measure(functions, args, rounds=part.rounds, burst=burst)
-    found: dict[str, dict[str, Any]] = {
-        name: dict(burst_microseconds=times.microseconds) for name, times in samples.items()
-    }
-    for name, function in functions.items():
-        if not name.startswith("copy"):
-            found[name]["error"] = error_of(name, function, args)
+    for name, times in samples.items():
+        found[name]["burst_microseconds"] = times.microseconds
     if copy:
         found[DRIVER] = dict(burst_microseconds=driver_us + copy.burst(50))
     yield dict(contenders=found)
@@ -471,8 +480,7 @@ def measure_curve(
 
 
 def _traced(problem: Problem, name: str, contender: Contender | None) -> Traced:
-    del name
-    return contender and (contender, problem.args)
+    return contender and (None if name.endswith(QUACK) else (contender, problem.args))
 
 
 SUITE = Suite(

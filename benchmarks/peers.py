@@ -1,31 +1,49 @@
-"""FlashAttention-3 and DeepGEMM, the strongest public Hopper kernels, as contenders.
+"""The strongest public Hopper kernels, as contenders.
 
-The model. The environment variable `PEERS` names a folder of kernels that somebody built, with two
-files: `peers.py`, functions of PyTorch's CUDA tensors, and `versions.json`, which says of each peer
-by its name in records (`fa3`, `deepgemm`) what it was built from. `docs/peers.md` has the
-functions, and how to build. Without `PEERS` there are no such contenders. The folder's module is
-imported where it measures and nowhere else.
+The model. A *build* is such a kernel as somebody built it, by its name in records. The environment
+variable `PEERS` names a folder of builds from source (`fa3`, `deepgemm`): `peers.py`, functions of
+PyTorch's CUDA tensors, and `versions.json`, what each was built from. `PACKAGES` are a registry's
+builds, which `make peers` fetches. `docs/peers.md` says more. What is not there is no contender. A
+build is imported only in the process that measures it: what does not load costs its own row.
 """
 
+import contextlib
+import functools
 import importlib
 import json
 import os
 import pathlib
+import site
 import sys
 from collections.abc import Mapping
+from importlib import metadata
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import jax
+
 VARIABLE = "PEERS"
+#: The registry's builds, and their packages.
+PACKAGES = {
+    "fa3_jax": "flash-attn3-jax",
+    "fa3_wheel": "fa3-fwd",
+    "fa4_wheel": "flash-attn-4",
+    "deepgemm_wheel": "sgl-deep-gemm",
+    "quack": "quack-kernels",
+}
 
 
 class Fa3(NamedTuple):
-    """FlashAttention-3, of [batch, seq, heads, head_dim]."""
+    """FlashAttention by a build of PyTorch's, of [batch, seq, heads, head_dim]."""
 
     causal: bool
+    build: str = "fa3"
 
 
 class DeepGemm(NamedTuple):
-    """DeepGEMM's product of bfloat16, for which b is stored as [n, k]."""
+    """DeepGEMM's product by a build, for which b is stored as [n, k]."""
+
+    build: str = "deepgemm"
 
 
 def folder(env: Mapping[str, str] = os.environ) -> pathlib.Path | None:
@@ -46,25 +64,92 @@ def folder(env: Mapping[str, str] = os.environ) -> pathlib.Path | None:
 
 
 def versions() -> dict[str, str]:
-    """What each peer was built from, by its name in records; none without a folder."""
-    found = folder()
-    return {} if found is None else json.loads((found / "versions.json").read_text("utf-8"))
+    """The builds that are there: a package and its version, or what the folder says."""
+    found, built = {}, folder()
+    for build, package in PACKAGES.items():
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[build] = f"{package} {metadata.distribution(package).version}"
+    return found | (json.loads((built / "versions.json").read_text("utf-8")) if built else {})
 
 
 def has(name: str) -> bool:
-    """Whether there is a folder, and this peer in it."""
+    """Whether this build is there."""
     return name in versions()
 
 
-def load() -> Any:
-    """The folder's module.
+def module(build: str, name: str) -> Any:
+    """A module of a build of `PACKAGES`, or of what it needs.
 
     Raises:
-      ValueError: no folder is given.
+      ImportError: the package is not there, or does not load.
     """
-    found = folder()
-    if found is None:
-        raise ValueError(f"{VARIABLE} names no folder, so there are no peers to measure.")
+    if not has(build):
+        raise ImportError(
+            f"{PACKAGES[build]} is not on Python's path, so {build} cannot be measured: `make"
+            " peers` fetches it, and `make peer-site` unpacks it."
+        )
+    # Python reads no .pth file in a folder of PYTHONPATH, and CUTLASS needs its own.
+    site.addsitedir(str(metadata.distribution(PACKAGES[build]).locate_file("")))
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # of whatever kind its libraries refuse by
+        raise ImportError(f"{versions()[build]} does not load here: {error}") from error
+
+
+def load(build: str = "fa3") -> Any:
+    """The functions of a build of PyTorch's, as a folder has them: a package's, or the folder's.
+
+    Raises:
+      ValueError: it is no package, and no folder is given.
+      ImportError: as `module`.
+    """
+    if build == "deepgemm_wheel":
+        gemm = module(build, "deep_gemm")
+        products = dict(deepgemm_bf16=gemm.bf16_gemm_nt, deepgemm_fp8=gemm.fp8_gemm_nt)
+        return SimpleNamespace(deepgemm=lambda: gemm, **products)
+    if build in PACKAGES:
+        name = {"fa3_wheel": "fa3_fwd_interface", "fa4_wheel": "flash_attn.cute"}[build]
+        flash = module(build, name).flash_attn_func
+        return SimpleNamespace(fa3_forward=functools.partial(_forward, flash))
+    if (found := folder()) is None:
+        raise ValueError(f"{VARIABLE} names no folder, so there is no {build} to measure.")
     if str(found) not in sys.path:
         sys.path.insert(0, str(found))
     return importlib.import_module("peers")
+
+
+def _forward(flash: Any, *args: Any, lse: None, scale: float) -> Any:
+    """A folder's `fa3_forward` by a `flash_attn_func`, which makes the array of its result."""
+    q, k, v, causal, _ = args
+    found = flash(q, k, v, softmax_scale=scale, causal=causal)
+    return found[0] if isinstance(found, tuple) else found
+
+
+def fa3_jax(*qkv: jax.Array, causal: bool, backward: bool) -> jax.Array:
+    """FlashAttention-3 with heads of 128, of [batch, seq, heads, head_dim], without a scale.
+
+    Raises:
+      ValueError: its gradients would write past an array. Their kernel rounds the rows up to tiles
+        of 80 where no mask is causal, and the package makes room for a multiple of 128.
+    """
+    room, written = (-(-qkv[0].shape[1] // rows) * rows for rows in (128, 80))
+    if backward and not causal and written > room:
+        raise ValueError(
+            f"flash-attn3-jax makes room for {room} rows of the gradients' sums, and its dense"
+            f" kernel writes {written}, over what lies behind them: its results are not to be"
+            " trusted. A multiple of 640 rows would do."
+        )
+    return module("fa3_jax", "flash_attn3_jax").flash_mha(*qkv, softmax_scale=1.0, is_causal=causal)
+
+
+def fa3_decode(q: jax.Array, *cache: jax.Array, splits: int) -> jax.Array:
+    """FlashAttention-3 of a cache, as `decode` calls it; `splits` blocks share a head's keys."""
+    k, v, lengths, table = cache
+    flash = module("fa3_jax", "flash_attn3_jax").flash_mha_with_kvcache
+    options = dict(page_table=table if table.size else None, num_splits=splits)
+    return flash(q, k, v, cache_seqlens=lengths, is_causal=q.shape[1] > 1, **options)
+
+
+def quack_softmax(x: jax.Array) -> jax.Array:
+    """quack's softmax of each row; of its kernels for rows, JAX has this one."""
+    return module("quack", "quack.softmax_jax").softmax(x)

@@ -123,6 +123,8 @@ class _Held:
             if not found.get("largest_error_rms", 0.0) <= most_error:
                 self._held.pop(name, None)
                 found["reason"] = f"wrong by more than {most_error:.3g} root mean squares"
+                if found.get("largest_error_rms") == float("inf"):
+                    found["reason"] = "has elements that are not finite"
 
     def _burst(self, turn: int, launches: int) -> None:
         """One of each, in another order in each turn."""

@@ -64,8 +64,13 @@ def expect_flags(function: str, **flags: object) -> None:
 
 def expect_l2_hits(function: str, l2_hits: object) -> None:
     """Raises a TypeError or ValueError unless it is None, or a fraction from 0 to 1."""
-    if l2_hits is None:
-        return
-    expect(function, l2_hits, Real, "a number for l2_hits=", "0 is none of the bytes, 1 all")
-    if not 0 <= l2_hits <= 1:  # pyright: ignore[reportOperatorIssue]
-        raise ValueError(f"{l2_hits=} is not a fraction from 0 to 1 of the bytes loaded.")
+    if l2_hits is not None:
+        expect_fraction(function, "bytes loaded", l2_hits=l2_hits)
+
+
+def expect_fraction(function: str, whole: str, **values: object) -> None:
+    """Raises a TypeError or ValueError unless each value is a fraction of the whole, 0 to 1."""
+    for name, value in values.items():
+        expect(function, value, Real, f"a number for {name}=", f"0 is none of the {whole}, 1 all")
+        if not 0 <= value <= 1:  # pyright: ignore[reportOperatorIssue]
+            raise ValueError(f"{name}={value!r} is not a fraction from 0 to 1 of the {whole}.")

@@ -46,8 +46,15 @@ def _is_raised_in(folders: tuple[str, ...], error: BaseException) -> bool:
     return bool(frames) and frames[-1].filename.startswith(folders)
 
 
+def _raised_in(error: BaseException) -> str:
+    """The function that raised an error, of JAX's lowering the rule for a primitive."""
+    return next((frame.name for frame in traceback.extract_tb(error.__traceback__)[::-1]), "?")
+
+
 def in_words(error: BaseException) -> str:
     """An error in a line: the caller's file and line, the type, the words.
+
+    What has no words has the name of the function that raised it.
 
     Example:
       >>> in_words(ValueError("slots=0 is none"))
@@ -57,8 +64,9 @@ def in_words(error: BaseException) -> str:
     """
     frames = own_frames(error)
     at = f"{place(frames[-1].filename, frames[-1].lineno)}: " if frames else ""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no words"]
-    words = " ".join(lines[: 2 if lines[0].endswith(":") else 1])
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    words = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
     is_refusal = isinstance(error, _REFUSALS) and _is_raised_in(_PACKAGES, error)
-    is_sentence = isinstance(error, _SENTENCES) or is_refusal
+    is_sentence = words and (isinstance(error, _SENTENCES) or is_refusal)
+    words = words or f"no words, raised in `{_raised_in(error)}`"
     return f"{at}{words if is_sentence else f'{type(error).__name__}: {words}'}"

@@ -24,10 +24,17 @@ from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import NamedTuple
 
-from pallascope.arguments import MACHINE, expect, expect_l2_hits, expect_range
+from pallascope.arguments import (
+    MACHINE,
+    expect,
+    expect_fraction,
+    expect_l2_hits,
+    expect_range,
+)
 from pallascope.machine import H200, Machine
 from pallascope.program import Program
 from pallascope.simulating.launch import Index, Launch, launched, work
+from pallascope.simulating.ways import SLOW_WAYS
 from pallascope.tracing.trace import Tracer, tracers
 
 #: Positions of an axis along which blocks differ, and if they do so along several axes; if all
@@ -69,6 +76,7 @@ def predict(
     clock_hz: float | None = None,
     registers: int | None = None,
     l2_hits: float | None = None,
+    slow_ways: float = SLOW_WAYS,
 ) -> Prediction:
     """How long the kernels of a function take, all blocks of them.
 
@@ -77,11 +85,10 @@ def predict(
       *args: its arguments, arrays or `jax.ShapeDtypeStruct`s. Nothing is run.
       machine: by default `pallascope.H200`, which the book's numbers are of.
       clock_hz: the clock of all kernels; by default each kernel's under sustained load.
-      registers: of a lane, where an SM has room for several blocks: `pallascope.compiled` knows
-      them.
-        By default they are guessed.
+      registers: of a lane, as `pallascope.compiled` knows them; by default they are guessed.
       l2_hits: the fraction of loaded bytes that L2 has, 0 to 1; 1 for arrays that are still there
         from the launch before. By default HBM has every array, and L2 what is loaded again.
+      slow_ways: as in `simulate`.
 
     Raises:
       TypeError: `kernel` is not a function, or `machine` is no machine.
@@ -98,8 +105,9 @@ def predict(
     expect_l2_hits("predict", l2_hits)
     expect_range("predict", 1, 10**12, "cycles in a second", kind=Real, clock_hz=clock_hz)
     expect_range("predict", 1, 255, "the most that a lane has", registers=registers)
+    expect_fraction("predict", "branches", slow_ways=slow_ways)
     samples = (_samples(tracer, machine.sms) for tracer in tracers(kernel, args, "predict"))
-    launches = (launch(each, machine, clock_hz, registers, l2_hits) for each in samples)
+    launches = (launch(each, machine, clock_hz, registers, l2_hits, slow_ways) for each in samples)
     return Prediction(tuple(launches), machine.name)
 
 
@@ -119,12 +127,13 @@ def launch(
     clock_hz: float | None = None,
     registers: int | None = None,
     l2_hits: float | None = None,
+    slow_ways: float = SLOW_WAYS,
 ) -> Launch:
     """The launch of one kernel, of which `sampled` blocks are known; the rest as in `predict`."""
 
     def at(use: float) -> Launch:
         here = machine.loaded(use) if clock_hz is None else machine.changed(clock_hz=clock_hz)
-        return launched(samples, here, registers, l2_hits)
+        return launched(samples, here, registers, l2_hits, slow_ways)
 
     found = at(_FIRST_USE if any(map(_multiplies, samples.values())) else 0.0)
     return at(found.use) if clock_hz is None and found.use else found

@@ -274,13 +274,15 @@ class Region:
     hardware leaves out and which are a fault. What is not a box (every other row, columns of a
     reshaped ref) is several regions of an ordinary access, or else one box around it, which is then
     not exact. Where an index depends on what a tensor holds, the box has the whole axis, and the
-    region is not placed.
+    region is not placed. `view` is empty, unless an index leads out of the view that it is an index
+    of, as `n` does in `o.at[pl.ds(2 * i, 2)].at[n]` from 2 on: then it is the box of that view.
     """
 
     buffer: int
     box: tuple[tuple[int, int], ...]
     is_exact: bool = True
     is_placed: bool = True
+    view: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +377,8 @@ class Op:
       amount: what a semaphore is given, or has to hold.
       scratch: where the memory begins that warps use to reduce an array together, in bytes from the
         start of the block's SMEM; all its threads share that memory. None if warps do not.
+      ways: the branches around it whose way data choose, outermost first: the branch's number in
+        the thread, and the number of the way that has this op.
       whole: of a multicast load, the two regions that the peers' parts make up: the tile in GMEM,
         and the place in this block's SMEM.
       parts: how many parts a load or an arrival announces to its barrier, if that is not one for
@@ -430,6 +434,7 @@ class Op:
     members: tuple[int, ...] = ()
     amount: int = 0
     scratch: int | None = None
+    ways: tuple[tuple[int, int], ...] = ()
     whole: tuple[Region, ...] = ()
     parts: int | None = None
     flops: int = 0
@@ -521,6 +526,11 @@ class Program:
     def spans_grid(self) -> bool:
         """Whether it has several clusters or devices, and so all that there are."""
         return self.is_whole and self.blocks > math.prod(self.cluster)
+
+    @property
+    def grid_index(self) -> tuple[int, ...]:
+        """The index of its block, or of its cluster, on the axes of the grid."""
+        return self.block[: len(self.grid)]
 
     @property
     def num_devices(self) -> int:

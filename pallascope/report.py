@@ -351,7 +351,7 @@ class Report:
             "program": {
                 "name": program.name,
                 "grid": [*program.grid],
-                "block": None if self.compared else [*_index(program)],
+                "block": None if self.compared else [*program.grid_index],
                 "cluster": [*program.cluster],
                 "devices": [*program.devices],
                 "compared": self.compared or None,
@@ -443,7 +443,7 @@ def _block(program: Program, number: int) -> str:
 
 def block_name(program: Program) -> str:
     """What a report calls the block, or the cluster, of a program: by its index in the grid."""
-    return f"{_unit(program)} {_index(program)}"
+    return f"{_unit(program)} {program.grid_index}"
 
 
 def _shown(program: Program, op: Op, in_grid: bool) -> Shown:
@@ -498,15 +498,10 @@ def _unit(program: Program) -> str:
     return "cluster" if program.blocks > 1 else "block"
 
 
-def _index(program: Program) -> tuple[int, ...]:
-    """The index of a program's block, or cluster, on the axes of the grid."""
-    return program.block[: len(program.grid)]
-
-
 def _index_of(program: Program, block: int) -> tuple[int, ...]:
     """The index on the axes of the grid of one of a program's blocks, or of its cluster."""
     if not program.spans_grid:
-        return _index(program)
+        return program.grid_index
     sizes, found = (*program.grid, *program.cluster), list[int]()
     for size in reversed(sizes):
         block, index = divmod(block, size)

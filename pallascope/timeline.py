@@ -47,9 +47,8 @@ if there are enough steps, so that steps that differ by their slot cost their me
 steps apart at most. The median ignores what is left of the prologue or the drain. Both steps of a
 pair are in the same tile of a persistent kernel, so the time between two tiles does not count: the
 rate is the rate within a tile, though the steady state goes over many tiles. (Tiles of one or two
-steps have no rate of their own; there, all steps count as steps of one tile.) Long steps of a tile
-count by their share if they come often, and not if there is one. A timeline of one block does not
-have the waves of the grid.
+steps have no rate of their own; there, all steps count as steps of one tile.) A
+timeline of one block does not have the waves of the grid.
 
 What bounds it. A unit bounds a kernel if it is busy 90 % of the interval; of two such units, the
 busier one does. If neither is so busy, the kernel is bound by what the thread of the steady state
@@ -206,8 +205,7 @@ class Interval(NamedTuple):
 class Steady:
     """The steady state: the thread it is seen from (a lane), its ends and its cycles a step.
 
-    It has whole steps. It may go over several tiles of a persistent kernel; the cycles a step are
-    the rate within one. The module's docstring says how they are found.
+    The module's docstring says how they are found.
     """
 
     lane: int

@@ -36,6 +36,7 @@ check_jax()  # before anything fails for want of a name
 Capability = tuple[int, int]
 HOPPER: Capability = 9, 0
 _FIRST: Capability = 8, 0  # with cp.async
+_NEWEST: Capability = 12, 1  # of CUDA 13.0
 _SMEM_KIB = {(8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, HOPPER: 227}
 # SMs of one GPU of each: A100, A40, Jetson Orin, L4, H100 and H200, B200. Source: data sheets.
 _SMS = {(8, 0): 108, (8, 6): 84, (8, 7): 16, (8, 9): 58, HOPPER: 132, (10, 0): 148}
@@ -128,7 +129,7 @@ def target(compute_capability: str) -> Generator[None]:
         runs.
 
     Raises:
-      ValueError: it is not two numbers with a point.
+      ValueError: it is not two numbers with a point, or after the newest of CUDA 13.0.
 
     Example:
       A kernel of `emit_pipeline` copies with TMA on Hopper, and with `cp.async` on an A100.
@@ -150,10 +151,11 @@ def target(compute_capability: str) -> Generator[None]:
       >>> sorted({op.kind.value for op in program.threads[0] if op.kind.engine})
       ['cp_async']
     """
-    if _numbers(compute_capability) is None:
+    if not (1, 0) <= (_numbers(compute_capability) or (0, 0)) <= _NEWEST:
         raise ValueError(
-            f"target({compute_capability!r}) is not a compute capability, two numbers with a point,"
-            ' so no GPU is meant: "8.0" is an A100, "8.9" an L4, "9.0" a Hopper GPU.'
+            f"target({compute_capability!r}) is not a compute capability, two numbers with a point"
+            f' up to {_text(_NEWEST)}, so no GPU is meant: "8.0" is an A100, "8.9" an L4, "9.0" a'
+            " Hopper GPU."
         )
     with jax.default_device(_device(compute_capability)):
         yield

@@ -26,8 +26,14 @@ one fills slots that nobody has released, and only the last one waits for the la
 has a multiple of S steps, so that the next one begins in slot 0; or it says how many steps the
 chain has made before it, and begins in the slot after theirs.
 
-Not covered: with `delay_release`, the last d slots are still unreleased when the last pipeline
-ends. Wait for what reads them (`wgmma_wait(0)`) before that memory is used again.
+With `delay_release`, the last d slots are still unreleased when the steps end. Wait for what reads
+them (`wgmma_wait(0)`) before that memory is used again. Where blocks of a cluster share loads, a
+peer may be the first to use it: its next pipeline loads for both. So there the compute threads
+release the last d slots, too, once `compute_context` has returned, and the memory thread waits for
+all S. Wait for the products within `compute_context`, then.
+
+Not covered: a chain, or manual consumed barriers, that share loads. Before its memory is used
+again, let the cluster meet.
 Source: the function of this name in JAX 0.11.2.
 """
 
@@ -331,6 +337,12 @@ class WarpSpecializedPipeline:
         plgpu.set_max_registers(self.threads.memory_registers, action="decrease")
         self._load_steps(channels)
 
+    @property
+    def _releases_all(self) -> bool:
+        """Whether the last d slots are released, too: a peer's next pipeline may load there."""
+        shared = any(operand.collective_axes for operand in self.plan.inputs)
+        return shared and not self.chain.exists and not self.manual_consumed
+
     def _load_steps(self, channels: list[ring.Channel]) -> None:
         """Loads each step's inputs as their slots become free."""
         steps, free = self.plan.steps, self.plan.steps.prologue
@@ -350,7 +362,8 @@ class WarpSpecializedPipeline:
         @pl.when(self.chain.is_last)
         def wait_for_the_last_releases():
             for channel in channels:
-                first, end = steps.num_steps - steps.prologue, steps.num_steps - channel.delay
+                unreleased = 0 if self._releases_all else channel.delay
+                first, end = steps.num_steps - steps.prologue, steps.num_steps - unreleased
 
                 def wait(step: jax.Array, _: None) -> None:
                     channel.wait_until_released(steps.slot(step))
@@ -392,6 +405,8 @@ class WarpSpecializedPipeline:
             return state.carry[0] if state.carry else None
 
         _call_once(self.compute_context or (lambda pipeline: pipeline()), all_steps)
+        for channel in channels if self._releases_all else []:
+            self._release_the_rest(channel)
         stores.drain()
 
     def _manual_barriers(self, channels: list[ring.Channel], step: jax.Array) -> tuple[Tree, ...]:
@@ -414,6 +429,15 @@ class WarpSpecializedPipeline:
         release = functools.partial(channel.release, self.plan.steps.slot(step, channel.delay))
         used = (step >= channel.delay) | (self.chain.is_first ^ True)
         pl.when(used if channel.delay else True)(release)
+
+    def _release_the_rest(self, channel: ring.Channel) -> None:
+        """Releases the slots of the last d steps, as d more steps would."""
+        end = self.plan.steps.num_steps
+
+        def release(step: jax.Array, _: None) -> None:
+            self._release(channel, step)
+
+        self.plan.steps.loop(end, end + channel.delay, release, None, unroll=True)
 
 
 class _State(NamedTuple):

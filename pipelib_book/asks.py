@@ -5,35 +5,44 @@ timeline; it returns whether the answer does what is asked, in a sentence. So an
 GPU nor a kernel's result. The sentence says how far the answer is from what is asked, and never how
 to get there.
 
-===================  ===============================================================================
-ask                  a right answer must
-===================  ===============================================================================
-faster_than          take fewer simulated cycles than another kernel
-loads_less_than      load fewer bytes than another kernel
-loads_sooner_than    start a buffer's loads earlier than another kernel, in simulated cycles
-frees_sooner_than    free a buffer's slots earlier than another kernel, in simulated cycles
-frees_once_read      free a buffer's slots when it has read them, and other work is in flight
-frees_within_block   free a buffer's slots without other blocks of the cluster
-sees_all_frees       wait each time that a buffer's slot is freed, to the last time
-frees_slot_by_slot   wait for one slot of a buffer before a load, and never for all to be free
-shares               load a buffer once for several blocks of the cluster
-products_in_flight   leave products running when a wait for products returns
-products_beneath     have products run beneath the loads of a buffer, when it waits for them
-multiplies_in        start products in a number of threads
-block_multiplies     make so many operations on the tensor core in a block
-multiplies           make so many operations on the tensor core in all blocks
-in_turns             queue products in turns, by an array of barriers
-goes_through_once    have products that go through a buffer once, and come back to no part of it
-stores_in_flight     leave stores reading their SMEM when a wait for stores returns
-loads_in_flight      have loads under way at once, in the simulation
-stores_from_smem     store what leaves it from SMEM, by the TMA, not from registers
-fits_in              allocate no more shared memory for a block than a limit
-has_blocks           have a number of blocks
-has_threads          have a number of threads in a block
-takes_its_arguments  have inputs that are its arguments, perhaps reshaped, and no copies of them
-makes_all_of         make the results itself, of all arguments
-loads_at_most        load no more than so many bytes
-===================  ===============================================================================
+What is asked of a block is asked of each; what is asked of a kernel is summed up over the launch.
+Both look at the blocks that `verify` looks at: of a large grid at those that are first, middle or
+last on each axis, and the sum takes the others to be as these are on average. Schedules are of the
+first cluster alone.
+
+====================  ==============================================================================
+ask                   a right answer must
+====================  ==============================================================================
+faster_than           take fewer simulated cycles than another kernel
+loads_less_than       load fewer bytes than another kernel, in all blocks
+loads_sooner_than     start a buffer's loads earlier than another kernel, in simulated cycles
+frees_sooner_than     free a buffer's slots earlier than another kernel, in simulated cycles
+frees_once_read       free a buffer's slots when it has read them, and other work is in flight
+frees_within_block    free a buffer's slots without other blocks of the cluster
+sees_all_frees        wait each time that a buffer's slot is freed, to the last time
+frees_slot_by_slot    wait for one slot of a buffer before a load, and never for all to be free
+frees_at_once         free each slot of a buffer right after the product that reads it
+shares                load a buffer once for several blocks of the cluster
+products_in_flight    leave products running when a wait for products returns
+products_beneath      have products run beneath the loads of a buffer, when it waits for them
+multiplies_in         start products in a number of threads
+block_multiplies      make so many operations on the tensor core in a block
+multiplies            make so many operations on the tensor core in all blocks
+in_turns              queue products in turns, by an array of barriers
+turns_only_queue      queue a number of products in each turn, and do nothing else there
+goes_through_once     have products that go through a buffer once, and come back to no part of it
+stores_in_flight      leave stores reading their SMEM when a wait for stores returns
+loads_in_flight       have loads under way at once, in the simulation
+stores_from_smem      store what leaves it from SMEM, by the TMA, not from registers
+fits_in               allocate no more shared memory for a block than a limit
+has_blocks            have a number of blocks
+has_threads           have a number of threads in a block
+takes_its_arguments   have inputs that are its arguments, perhaps reshaped, and no copies of them
+makes_all_of          make the results itself, of all arguments
+exponentials_beneath  have products run beneath exponentials
+loads_at_most         load no more than so many bytes, in all blocks
+block_loads_at_most   load no more than so many bytes in a block
+====================  ==============================================================================
 
 A buffer has the name that a report gives it, as `g_smem`. An answer without such a buffer fails.
 """
@@ -44,7 +53,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -54,6 +63,7 @@ from pallascope.machine import Machine
 from pallascope.program import Buffer, Kind, Op, Program, Role, Space
 from pallascope.report import count
 from pallascope.timeline import Span, SpanKind, Timeline
+from pallascope.verifying import BlockChoice
 from pipelib_book.beside import Beside
 from pipelib_book.in_flight import (
     Moment,
@@ -71,7 +81,8 @@ Kernel = Callable[..., Any]
 class Answer:
     """An answer, as asks see it: its program, what it was called with, and on which machine.
 
-    `beside` says what is left to XLA, before the kernel and after it; None if nobody looked.
+    `program` is of the first cluster of the launch. `beside` says what is left to XLA, before the
+    kernel and after it; None if nobody looked. Without its `kernel` all clusters count as alike.
 
     Example:
       >>> x = jnp.ones((4, 128))
@@ -84,6 +95,20 @@ class Answer:
     args: tuple[Any, ...]
     machine: Machine
     beside: Beside | None = None
+    kernel: Kernel | None = None
+
+    @functools.cached_property
+    def programs(self) -> tuple[Program, ...]:
+        """The programs of its clusters, of a large grid of some."""
+        if self.kernel is None:
+            return (self.program,)
+        places = BlockChoice.ALL.of(self.program.grid)
+        return tuple(pallascope.trace(self.kernel, *self.args, block=place) for place in places)
+
+    def total(self, size: Callable[[Program], int]) -> float:
+        """The sum of a size over all clusters and devices of the launch."""
+        clusters = _blocks(self.program) / self.program.blocks
+        return clusters * statistics.fmean(map(size, self.programs))
 
     @functools.cached_property
     def timeline(self) -> Timeline:
@@ -92,7 +117,8 @@ class Answer:
 
     def other(self, kernel: Kernel) -> "Answer":
         """Another kernel, called with the same arrays."""
-        return Answer(pallascope.trace(kernel, *self.args), self.args, self.machine)
+        program = pallascope.trace(kernel, *self.args)
+        return Answer(program, self.args, self.machine, kernel=kernel)
 
 
 class Said(NamedTuple):
@@ -112,6 +138,10 @@ class Said(NamedTuple):
 
 
 Ask = Callable[[Answer], Said]
+#: What takes a thread's time, unlike what it starts for others or tells them.
+_WORK = (
+    Kind.COMPUTE, Kind.READ, Kind.WRITE, Kind.FENCE, Kind.WAIT, Kind.WGMMA_WAIT, Kind.ACC_READ,
+)  # fmt: skip
 #: Says of an op of a program whether an ask is about it.
 _Find = Callable[[Program], Callable[[Op], bool]]
 
@@ -139,9 +169,9 @@ def faster_than(other: Kernel, by: float = 1.0) -> Ask:
 
 
 def loads_less_than(other: Kernel, by: float = 1.0) -> Ask:
-    """Asks for `by` times fewer loaded bytes than another kernel's; a multicast's count once.
+    """Asks for `by` times fewer loaded bytes than another kernel's, in all blocks of the launch.
 
-    Ordinary reads of GMEM load, too.
+    A multicast's count once. Ordinary reads of GMEM load, too.
 
     Raises:
       ValueError: `by` is not above 0.
@@ -155,7 +185,7 @@ def loads_less_than(other: Kernel, by: float = 1.0) -> Ask:
     _check_factor("loads_less_than", by, "bytes would be too many")
 
     def ask(answer: Answer) -> Said:
-        loaded, limit = _loaded(answer.program), _loaded(answer.other(other).program) / by
+        loaded, limit = answer.total(_loaded), answer.other(other).total(_loaded) / by
         said = f"{loaded:,.0f} bytes, of {limit:,.0f} at most."
         return _said(loaded <= limit, f"loads little enough: {said}", f"loads too much: {said}")
 
@@ -305,6 +335,37 @@ def frees_slot_by_slot(buffer: str) -> Ask:
     return ask
 
 
+def frees_at_once(buffer: str) -> Ask:
+    """Asks that a thread frees each slot of a buffer right after the product that reads it.
+
+    When the product is over, the thread does no other work and waits for nothing before it arrives.
+
+    Example:
+      >>> program = gallery.GALLERY["one-release-of-two"].program(fixed=True)
+      >>> book.asks.frees_at_once("x_smem")(book.asks.Answer(program, (), pallascope.H200)).text
+      'It is right, but frees a slot of `x_smem` ... after other work: it was done ... before.'
+    """
+
+    def ask(answer: Answer) -> Said:
+        program, is_release = answer.program, _is_release(buffer, answer.program)
+        late = list[bool]()
+        for row in ([*moments(ops)] for ops in program.threads):
+            for end, at in enumerate(row):
+                if not is_release(at.op):
+                    continue
+                reads = lambda each: replace(each, op=at.op).reads(program, buffer)
+                read = (i for i in range(end - 1, -1, -1) if reads(row[i]))
+                start = next(read, -1) + 2  # behind the product's own wait
+                late.append(any(each.op.kind in _WORK for each in row[start:end]))
+        if not late:
+            return _nothing(program, f"frees no slot of `{buffer}`")
+        no = f"{count(sum(late), 'time')} after other work: it was done with that slot before."
+        yes = f"frees each slot of `{buffer}` as soon as its product is over."
+        return _said(not any(late), yes, f"frees a slot of `{buffer}` {no}")
+
+    return ask
+
+
 def shares(buffer: str) -> Ask:
     """Asks that each load of a buffer is a multicast: for several blocks of the cluster at once.
 
@@ -386,6 +447,28 @@ def products_beneath(buffer: str) -> Ask:
     return ask
 
 
+def exponentials_beneath() -> Ask:
+    """Asks that a product is in flight beneath half of a thread's exponentials at least.
+
+    A thread has none beneath its first ones, nor beneath its last.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(pallascope.trace(softmax, x), (x,), pallascope.H200)
+      >>> book.asks.exponentials_beneath()(answer).text
+      'It is right, but computes 0% of its exponentials while a product is in flight.'
+    """
+
+    def ask(answer: Answer) -> Said:
+        found = [(at.op.transcendental, bool(at.products)) for at in _moments(answer.program)]
+        beneath = sum(number for number, is_beneath in found if is_beneath)
+        share = beneath / (sum(number for number, _ in found) or 1)
+        said = f"computes {share:.0%} of its exponentials while a product is in flight."
+        return _said(share >= 0.5, said, said)
+
+    return ask
+
+
 def multiplies_in(threads: int) -> Ask:
     """Asks that so many threads of a block start products.
 
@@ -417,7 +500,7 @@ def block_multiplies(operations: int) -> Ask:
     """
 
     def ask(answer: Answer) -> Said:
-        done = _multiplied(answer.program) // answer.program.blocks
+        done = min(map(_multiplied, answer.programs)) // answer.program.blocks
         said = f"{done:,} operations on the tensor core"
         return _said(
             done >= operations,
@@ -439,9 +522,7 @@ def multiplies(flops: float) -> Ask:
     """
 
     def ask(answer: Answer) -> Said:
-        program = answer.program
-        alike = _blocks(program) / program.blocks
-        made = alike * _multiplied(program)
+        made = answer.total(_multiplied)
         enough = made >= flops
         said = f"makes {made:,.0f} operations in products, and {flops:,.0f} are asked for."
         return _said(enough, said, f"the kernel {said}")
@@ -479,6 +560,41 @@ def in_turns(barrier: str) -> Ask:
                     no = f"thread {number} gives its turn to thread {op.index}, not to the next."
                     return _said(False, "", no)
         return _said(True, "queues each product in a turn of its thread.", "")
+
+    return ask
+
+
+def turns_only_queue(barrier: str, products: int) -> Ask:
+    """Asks that a thread queues so many products in each turn of its steps, and does nothing else.
+
+    It may wait at a barrier while a product of its own runs. Turns are as in `in_turns`.
+
+    Example:
+      >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
+      >>> book.asks.turns_only_queue("turn", 2)(book.asks.Answer(program, (), pallascope.H200)).text
+      'It is right, but queues no product in a turn.'
+    """
+
+    def ask(answer: Answer) -> Said:
+        program, turns = answer.program, 0
+        for ops in program.threads:
+            queued: int | None = None  # in the turn that the thread has, if it has one
+            for at in moments(ops):
+                op, array = at.op, at.op.barrier
+                is_turn = array is not None and program.barriers[array].name == barrier
+                if is_turn and op.kind in (Kind.WAIT, Kind.ARRIVE):
+                    if op.step and queued not in (None, products):
+                        no = f"queues {count(queued, 'product')} in a turn, and not {products}."
+                        return _said(False, "", no)
+                    turns += bool(queued)
+                    queued = 0 if op.kind is Kind.WAIT else None
+                elif queued is not None and op.step:
+                    queued += op.kind is Kind.WGMMA
+                    if op.kind in _WORK and not (op.kind is Kind.WAIT and at.products):
+                        no = f"keeps its turn for other work than to queue products: `{op.kind}`."
+                        return _said(False, "", no)
+        yes = f"queues {count(products, 'product')} in each turn, and does nothing else there."
+        return _said(bool(turns), yes, "queues no product in a turn.")
 
     return ask
 
@@ -722,7 +838,7 @@ def makes_all_of(results: Any) -> Ask:
 
 
 def loads_at_most(size: int) -> Ask:
-    """Asks that a block loads at most so many bytes, counted as in `loads_less_than`.
+    """Asks that the kernel loads at most so many bytes, counted as in `loads_less_than`.
 
     Example:
       >>> x = jnp.ones((4, 128))
@@ -730,13 +846,26 @@ def loads_at_most(size: int) -> Ask:
       >>> book.asks.loads_at_most(1024)(answer)
       Said(holds=False, text='It is right, but loads 2,048 bytes, of 1,024 at most.')
     """
+    return functools.partial(_loads_at_most, size, "", lambda answer: answer.total(_loaded))
 
-    def ask(answer: Answer) -> Said:
-        loaded = _loaded(answer.program) // answer.program.blocks
-        said = f"loads {loaded:,} bytes, of {size:,} at most."
-        return _said(loaded <= size, said, said)
 
-    return ask
+def block_loads_at_most(size: int) -> Ask:
+    """Asks that no block loads more than so many bytes; those of a cluster have equal shares.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(pallascope.trace(softmax, x), (x,), pallascope.H200)
+      >>> book.asks.block_loads_at_most(1024)(answer)
+      Said(holds=False, text='It is right, but loads 2,048 bytes in a block, of 1,024 at most.')
+    """
+    most = lambda answer: max(map(_loaded, answer.programs)) / answer.program.blocks
+    return functools.partial(_loads_at_most, size, " in a block", most)
+
+
+def _loads_at_most(size: int, where: str, sum_: Callable[[Answer], float], answer: Answer) -> Said:
+    loaded = sum_(answer)
+    said = f"loads {loaded:,.0f} bytes{where}, of {size:,} at most."
+    return _said(loaded <= size, said, said)
 
 
 def _inputs(program: Program) -> list[Buffer]:

@@ -55,8 +55,7 @@ class RungConfig(AttentionConfig):
 def space(head_dim: int) -> list[AttentionConfig]:
     """The configurations of the forward kernel that a search of the ladder tries, if they fit.
 
-    "optimistic" is not among them: data choose the branches of its steps, so a simulation has no
-    time for it.
+    "optimistic" is not among them; `pipelib.kernels.attention_space` has it.
 
     Args:
       head_dim: elements of a head.

@@ -7,8 +7,8 @@ heads of 64, where a product is half as long and the softmax is not. Rung 5 is r
 registers, less what most steps need not do. None is persistent, so that they differ in nothing
 else. What each buys is measured by `benchmarks/attention.py`, and is in no place here.
 
-Which steps of rung 5 make a maximum depends on data, so a trace has both ways, and a simulation
-takes the time of both: it is no prediction. `SIMULATED` are the others.
+Which steps of rung 5 make a maximum depends on data. A trace has both ways of such a step, and a
+simulation takes the short one.
 """
 
 from typing import NamedTuple
@@ -58,4 +58,3 @@ RUNGS: tuple[Rung, ...] = (
         128, AttentionConfig(schedule="optimistic", persistent=False),
     ),
 )  # fmt: skip
-SIMULATED = tuple(rung for rung in RUNGS if rung.config.schedule != "optimistic")

@@ -166,7 +166,7 @@ def _look_unrun(
         raise Fails(f"It returns {returned}, not {wanted}.")
     yield "JAX lowers it for a GPU."
     beside = beside_of(_anew(answer), args)
-    seen = Answer(pallascope.trace(answer, *args), args, machine, beside)
+    seen = Answer(pallascope.trace(answer, *args), args, machine, beside, answer)
     for ask in (book_asks.makes_all_of(makes), *asks):
         holds, said = ask(seen)
         if not holds:

@@ -29,13 +29,16 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
+from unittest import mock
 
 import jax
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallascope
+from pallascope.bench import provenance
 from pallascope.compiling import lacking
 from pallascope.drawing.paths import relative_paths
 from pallascope.failing import own_frames
@@ -53,8 +56,12 @@ from pipelib_book.races import MARK, races_of
 # What a note says of loads and stores outside of an array, and of outputs that nothing writes.
 _BEHIND = "behind the end of"
 _TELLING = _BEHIND, "is not all written"
-# What is noted of products that run on a GPU alone.
-_NOT_INTERPRETED = "JAX's interpreter has no product with an operand from registers."
+_PROGRAM_ID = (
+    "It calls `pl.program_id`, which JAX's interpreter takes for 0 in each block, and which JAX"
+    " gives up in Mosaic GPU for `lax.axis_index`."
+)
+# JAX's product; the interpreter has none with an operand from registers.
+_WGMMA = plgpu.wgmma
 
 
 class Grade(NamedTuple):
@@ -183,7 +190,7 @@ def _look(
         found = verified(answer, others, strict, where)
         yield _right(answer, others, wanted, tolerance, found, where)
     beside = beside_of(answer, args)
-    seen = Answer(first.program, args, machine, beside)
+    seen = Answer(first.program, args, machine, beside, answer)
     for ask in asks:
         holds, said = ask(seen)
         if not holds:
@@ -233,10 +240,7 @@ def verified(
     if kernel.refusal:
         raise Fails(f"It cannot be traced{where}: {relative_paths(kernel.refusal)}")
     notes = dict.fromkeys(note for report in kernel.reports for note in report.notes)
-    program = kernel.reports[0].program
-    if any(op.kind is Kind.WGMMA and len(op.reads) == 2 for op in program.ops):  # b, and the sums
-        notes[_NOT_INTERPRETED] = None
-    return Verified(program, [*notes], texts)
+    return Verified(kernel.reports[0].program, [*notes], texts)
 
 
 def expect_inside(found: Verified) -> None:
@@ -260,12 +264,15 @@ def _texts(kernel: KernelVerdict) -> list[str]:
     found += [(finding, "") for finding in kernel.between or ()]
     texts = dict[str, str]()
     for finding, where in sorted(found, key=lambda one: _is_unread(one[0])):
-        texts.setdefault(f"{finding.kind}: {finding.cause}", where)
+        cause = finding.cause
+        if finding.kind is FindingKind.NOT_LOWERED:
+            cause = f"{cause.rstrip('.')}. {finding.kind.effect}"
+        texts.setdefault(f"{finding.kind}: {cause}", where)
     return [f"{text}{where}" for text, where in texts.items()]
 
 
 def _where(report: Report) -> str:
-    block = report.program.block[: len(report.program.grid)]
+    block = report.program.grid_index
     return f" That is in block {block}." if any(block) else ""
 
 
@@ -288,11 +295,13 @@ def _right(
             _run(answer, args, found.notes, where), expected, tolerance, found.notes, where
         )
     except Fails as wrong:
+        why = ""
         if found.unread:
             words = " ".join(first_findings(found.unread))
-            said = f"{wrong} The checker found a fault, which may be why. {words}"
-            raise Fails(said, wrong.printed) from wrong
-        raise
+            why = f" The checker found a fault, which may be why. {words}"
+        elif not provenance.on_hopper() and "program_id[" in str(jax.make_jaxpr(answer)(*args)):
+            why = f" {_PROGRAM_ID}"
+        raise Fails(f"{wrong}{why}", wrong.printed) from wrong
 
 
 def _run(answer: Callable[..., Any], args: Sequence[Any], notes: Sequence[str], where: str) -> Any:
@@ -310,11 +319,26 @@ def _run(answer: Callable[..., Any], args: Sequence[Any], notes: Sequence[str], 
 
 def _result(answer: Callable[..., Any], *args: Any) -> Any:
     """The result of an answer; JAX's log has nothing of its errors, which the grade tells."""
+    product = _WGMMA if provenance.on_hopper() else _interpretable
     logging.disable()
     try:
-        return jax.block_until_ready(answer(*args))
+        with mock.patch.object(plgpu, "wgmma", product):
+            return jax.block_until_ready(answer(*args))
     finally:
         logging.disable(logging.NOTSET)
+
+
+def _interpretable(acc: Any, a: Any, b: Any) -> None:
+    """A product as JAX's interpreter has it: an operand from registers goes through SMEM first."""
+    if not isinstance(a, jax.Array):
+        return _WGMMA(acc, a, b)
+
+    def through(a_smem: Any) -> None:
+        a_smem[...] = a
+        plgpu.commit_smem()
+        _WGMMA(acc, a_smem, b)
+
+    return pl.run_scoped(through, plgpu.SMEM(a.shape, a.dtype))
 
 
 def _faults(answer: Callable[..., Any], *args: Any) -> tuple[str, ...]:
@@ -342,8 +366,12 @@ def or_fails(
         own = [frame.line for frame in own_frames(error) if frame.line]
         raised = traceback.extract_tb(error.__traceback__)[-1].line
         where = f", at `{own[-1]}`" if own and (at_line or raised == own[-1]) else ""
-        noted = "".join(f" The checker notes: {note}" for note in notes)
-        raise Fails(f"{what}: {_words_of(error)}{where}.{noted}") from error
+        raise Fails(f"{what}: {_words_of(error)}{where}.{_noted(notes)}") from error
+
+
+def _noted(notes: Iterable[str]) -> str:
+    """What the checker notes, in sentences, each after a space."""
+    return "".join(f" The checker notes: {relative_paths(note)}" for note in notes)
 
 
 def _words_of(error: Exception) -> str:
@@ -368,5 +396,5 @@ def _compared(
     is_right, said = judge(f"Its result{where}", pairs, tolerance)
     if not is_right:
         telling = (note for note in notes if any(words in note for words in _TELLING))
-        raise Fails("".join([said, *(f" The checker notes: {note}" for note in telling)]))
+        raise Fails(f"{said}{_noted(telling)}")
     return said

@@ -1,7 +1,7 @@
 """`RungConfig`: the forms of `matmul` that only its ladder uses.
 
 The model. `pipelib.kernels.matmul` has the forms that its defaults and searches pick,
-"specialized" and "chained". The ladder climbs to them over two more, which a `RungConfig` adds::
+"specialized" and "chained". The ladder climbs to them over two more, which a `RungConfig` adds:
 
 ===========  =====================================================================================
 ring         A block makes one tile. A single compute thread loads what it multiplies

@@ -138,7 +138,23 @@ def test_no_test_imports_a_test():
     assert found == []
 
 
-def test_only_tracing_knows_jax_and_the_values_know_nothing(): ...
+def tools_for_the_second_jax(modules):
+    """The arrows to `tools` of what the Makefile runs with JAX 0.12."""
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    (folders,) = re.findall(r"^BOTH_JAX := (.*)", makefile, re.MULTILINE)
+    return {
+        (path, other)
+        for path, other in arrows(modules)
+        if is_in(other, "tools") and any(is_in(path, folder) for folder in folders.split())
+    }
+
+
+def test_what_the_second_jax_runs_needs_no_tool():
+    """Tools want the book's packages, and that environment has none of them."""
+    assert tools_for_the_second_jax(sources()) == set()
+    path, line = "tests/kernels/contract.py", "from tools import notebooks"
+    planted = sources() | {path: f"{sources()[path]}\n{line}\n"}
+    assert tools_for_the_second_jax(planted) == {(path, "tools/notebooks.py")}
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,13 @@ import tomllib
 import zipfile
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
 import pallascope
 import pipelib
 from pipelib import kernels
+from tools import public_names
 
 ROOT = pathlib.Path(__file__).parents[1]
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"][
@@ -73,7 +75,7 @@ def test_the_wheel_holds_pipelib_and_nothing_else(wheel):
     # The tables of tuned configurations apart, no record; nothing of the book.
     data = {name for name in inside if name.endswith(".json")}
     assert all("/tuned/" in name for name in data) and len(data) >= 2
-    assert wheel.stat().st_size < 220_000
+    assert wheel.stat().st_size < 230_000
 
 
 def test_the_wheel_of_the_instruments_holds_them(instruments):
@@ -81,7 +83,7 @@ def test_the_wheel_of_the_instruments_holds_them(instruments):
     inside = {name for name in zipfile.ZipFile(instruments).namelist() if ".dist-info/" not in name}
     assert inside == tracked("pallascope") - {"pallascope/pyproject.toml", "pallascope/README.md"}
     assert {"pallascope/py.typed", "pallascope/report.schema.json"} <= inside
-    assert instruments.stat().st_size < 375_000
+    assert instruments.stat().st_size < 380_000
 
 
 def test_the_wheel_of_the_kit_holds_it_and_the_records_that_chapters_quote(kit):
@@ -115,6 +117,18 @@ def test_all_have_one_version_and_each_needs_those_below_it():
     assert len({project["urls"]["Repository"] for project in projects}) == 1
 
 
+def test_the_citation_says_what_the_package_says():
+    """In the Citation File Format 1.2.0: it must have a message, a title and authors."""
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert (cited["cff-version"], cited["type"]) == ("1.2.0", "software")
+    assert cited["message"] and cited["title"].startswith("pipelib")
+    for key in ("version", "license", "authors", "keywords"):
+        assert cited[key] == project[key], key
+    urls = project["urls"]
+    assert (cited["repository-code"], cited["url"]) == (urls["Repository"], urls["Documentation"])
+
+
 def test_the_wheel_says_what_it_is(wheel):
     archive = zipfile.ZipFile(wheel)
     (name,) = (n for n in archive.namelist() if n.endswith("/METADATA"))
@@ -132,6 +146,7 @@ def test_the_wheel_says_what_it_is(wheel):
 
 def test_the_kit_s_readme_is_in_its_wheel_and_does_what_it_says(kit, tmp_path):
     text = (ROOT / "pipelib_book" / "README.md").read_text("utf-8")
+    assert f" has {len([*(ROOT / 'book').glob('[0-9]*.md')])} chapters" in text
     archive = zipfile.ZipFile(kit)
     (name,) = (n for n in archive.namelist() if n.endswith("/METADATA"))
     assert text in archive.read(name).decode()
@@ -188,6 +203,19 @@ def test_what_has_moved_says_where_it_is(name):
         _ = kernels.tune
     with pytest.raises(AttributeError, match=r"^module 'pipelib' has no attribute 'nothing'$"):
         _ = pipelib.nothing
+
+
+def test_the_page_for_contributors_lists_the_modules_with_public_names():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    (section,) = re.findall(r"^## Public names.*?\n\n(.*?)\n\n", text, re.MULTILINE | re.DOTALL)
+    named, _, other = section.partition("All else may change")
+    modules = {module.__name__: hasattr(module, "__all__") for module in public_names.MODULES}
+    follow = {name for name in modules if name.startswith("pipelib_book")}
+    assert {*re.findall(r"`(p[\w.]+)`", named)} == {*modules} - follow
+    assert "`pipelib_book`" in other
+    listed, _, whole = named.partition("and the functions\nand classes of")
+    for name in {*modules} - follow:
+        assert f"`{name}`" in (listed if modules[name] else whole)
 
 
 def test_the_emitters_load_nothing_else_of_pipelib():

@@ -36,6 +36,7 @@ REFUSALS = TypeError, ValueError, NotImplementedError, ImportError
 OTHERS = dict(path=OSError, number=IndexError)
 #: What else a function's errors call it, or its parameters.
 ALSO = {
+    "attention_reference": ["attention"],
     "emit_pipeline_warp_specialized": ["Pipeline state"], "matmul_space": ["matmul"],
     "Machine.wgmma_rate": ["wgmma"], "Ranked": ["configurations"], "plot": ["figure", "window"],
     "player": ["figure", "window"], "to_perfetto": ["A trace file"], "explore": ["kernel factory"],
@@ -47,6 +48,7 @@ LEFT_OUT = {
     *("B200", "H100", "H200", "Finding", "Launch", "Prediction", "Report", "Span", "Timeline"),
     *("Verdict", "Outcome", "Results", "Trial", "Watch", "Compiled", "Loop", "lacking"),
     *("compiled", "compiled_all"),  # they run ptxas; what the first refuses is in MUST
+    "dot_product_attention",  # what it refuses, it refuses in JAX's words
 }
 MODULES = pipelib, made, ps, tuning, testing, compiling
 
@@ -117,6 +119,7 @@ CALLS = {
     **{name: (getattr(made, name), {}) for name in made.__all__ if name.endswith("Config")},
     "target": (entered(pipelib.target), dict(compute_capability="9.0")),
     "attention": (traced(made.attention), dict(q=HEADS, k=HEADS, v=HEADS)),
+    "attention_reference": (traced(made.attention_reference), dict(q=HEADS, k=HEADS, v=HEADS)),
     "attention_space": (made.attention_space, dict(head_dim=128)), "predict": (ps.predict, KERNEL),
     "collective_matmul": (over_devices, dict(lhs=ONES, rhs=ONES.T, axis_name="x")),
     "decode_attention": (traced(made.decode_attention), dict(q=HEADS[:, :1], k=HEADS, v=HEADS)),
@@ -155,10 +158,11 @@ FLAGS = dict(
     AttentionConfig="persistent", emit_pipeline="ordinary_reads", sweep="whole_grid",
     emit_pipeline_warp_specialized="manual_produced_barriers manual_consumed_barriers",
     explore="whole_grid", trace="whole_grid", verify="strict compiler", watched="strict",
-    assert_clean="strict", search="progress",
+    check="strict", assert_clean="strict", search="progress",
 )  # fmt: skip
 SIDES = [block(0, 128), block(-1, 128), block(16, 0), block(10**12, 128)]
 GRIDS = [(0,), (-1,), (0.5,), ("x",), (None,), (10**12,), (10**6, 10**6), ()]
+SIZES = range(2_000)
 DIVIDED = "tile_n slots epilogue_n cluster_m compute_threads width", "block_kv slots"
 #: What must be refused: functions, parameters, values.
 MUST = [
@@ -177,6 +181,8 @@ MUST = [
     ("play", "number", ["x", 0.5]), ("compiled", "call", ["x", 0.5, -1, 10**12]),
     ("compiled", "kernel", [None, 3]), ("sweep explore", "slots", [range(10**12), [], 3]),
     ("plot player", "steps", [range(10**12)]),
+    ("search", "space", [dict(slots=range(10**12)), range(10**12), dict(a=SIZES, b=SIZES)]),
+    ("target", "compute_capability", ["999999.0", "12.9", "0.0", "9"]),
 ]  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """The README: its blocks run as they are written, and its kernel here and on a GPU."""
 
+import json
 import os
 import pathlib
 import re
@@ -11,8 +12,11 @@ import tomllib
 
 import numpy as np
 import pytest
+import yaml
+from packaging.requirements import Requirement
 
 from pallascope.compiling import lacking
+from pipelib import versions
 
 README = pathlib.Path(__file__).parents[1] / "README.md"
 
@@ -176,7 +180,85 @@ def test_the_picture_is_what_its_command_draws(tmp_path):
 
 def test_the_introduction_is_ten_lines_at_most():
     first, *_ = README.read_text().split("\n![")
-    assert len(first.strip().splitlines()[4:]) <= 10
+    _, _, badges, introduction = first.strip().split("\n\n")
+    assert badges.startswith("[![") and len(introduction.splitlines()) <= 10
+
+
+def test_the_badges_are_true():
+    project = tomllib.loads(README.with_name("pyproject.toml").read_text("utf-8"))["project"]
+    repository, home = project["urls"]["Repository"], README.parent
+    badges = re.findall(r"^\[!\[(.*)\]\((.*)\)\]\((.*)\)$", README.read_text("utf-8"), re.MULTILINE)
+    tests, book, python, licence = badges
+    for (_, picture, _), workflow in ((tests, "test"), (book, "pages")):
+        assert picture == f"{repository}/actions/workflows/{workflow}.yml/badge.svg"
+        assert (home / ".github" / "workflows" / f"{workflow}.yml").exists()
+    assert tests[2] == tests[1].removesuffix("/badge.svg")
+    assert book[2] == f"{project['urls']['Documentation']}/"
+    said = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    assert re.findall(r"3\.\d+", python[0]) == re.findall(r"3\.\d+", python[1]) == said
+    assert licence[0] == f"License: {project['license']}" and (home / licence[2]).exists()
+    assert licence[1].replace("--", "-").endswith(f"/License-{project['license']}-blue")
+
+
+def rows():
+    """The table of versions: the cells of each row, by the row's name."""
+    (text,) = re.findall(r"^## Versions\n\n(.*?)\n\n", README.read_text("utf-8"), re.M | re.S)
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    assert cells[0] == ["", "JAX", "Python", "system", "GPU"]
+    return {name: values for name, *values in cells[2:]}
+
+
+def test_the_versions_are_those_of_the_code_of_ci_and_of_the_last_gpu_run():
+    root = README.parent
+    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    gpu, cpu, fast, second, expected, refused = rows().values()
+    oldest, newest = (".".join(map(str, each)) for each in (versions.OLDEST, versions.NEWEST))
+
+    last = json.loads((root / "tests" / "gpu_record.json").read_text("utf-8"))
+    python = last["python"].rpartition(".")[0]
+    assert gpu[:2] == [last["jax"], python] == [oldest, python]
+    assert last["gpu"].split()[1] in re.findall(r"\w+", gpu[3])
+    assert f"CUDA {last['cuda']}, driver {last['driver'].partition('.')[0]}" in gpu[3]
+
+    pins = [(root / f"requirements{name}.txt").read_text("utf-8") for name in ("", "-jax012")]
+    assert [f"\njax=={row[0]}\n" in pin for row, pin in zip((cpu, second), pins)] == [True, True]
+    assert (cpu[0], fast[0], second[0]) == (oldest, oldest, newest)
+    workflow = yaml.safe_load((root / ".github" / "workflows" / "test.yml").read_text("utf-8"))
+    jobs = workflow["jobs"]
+    (ours,) = {
+        step["with"]["python-version"]
+        for name in ("slow", "second-jax")
+        for step in jobs[name]["steps"]
+        if "with" in step
+    }
+    assert [cpu[1], second[1]] == [ours, ours] == [python, python]
+    assert fast[1].split(", ") == jobs["fast"]["strategy"]["matrix"]["python"]
+    tested = {job["runs-on"].partition("-")[0] for name, job in jobs.items() if name != "macos"}
+    assert tested == {"ubuntu"} and {row[2] for row in (cpu, fast, second)} == {"Linux, x86-64"}
+    assert "macOS on Apple silicon" in expected[2]  # until somebody has run that job
+
+    (jax,) = (Requirement(each) for each in project["dependencies"] if each.startswith("jax"))
+    assert f"before {oldest}: an ImportError. After {newest}: a warning" in refused[0]
+    assert jax.specifier.contains(oldest) and jax.specifier.contains(newest)
+    assert not jax.specifier.contains("0.13.0") and "none from 0.13 on" in refused[0]
+    assert refused[1] == project["requires-python"].replace(">=", "before ")
+    assert expected[1] == f"after {fast[1].split(', ')[-1]}"
+    for name in ("cuda12", "cuda13"):
+        assert name in project["optional-dependencies"]
+
+
+def test_without_make_the_lab_has_the_same_options():
+    """The lines for Windows beside what `make lab` would run."""
+    (block,) = re.findall(r"^```powershell\n(.*?)^```$", README.read_text("utf-8"), re.M | re.S)
+    make = ["make", "--dry-run", "--no-print-directory", "lab"]
+    done = subprocess.run(make, capture_output=True, text=True, check=True, cwd=README.parent)
+    made = done.stdout.replace(f"{README.parent}/", "").split()
+    optional = {"--allow-root", "--LabApp.default_url=/lab/tree/01_introduction.ipynb"}
+    given = [{word for word in words if word.startswith("--")} for words in (block.split(), made)]
+    assert given[0] == given[1] - optional and len(given[0]) == 2
+    for word in ("requirements-lab.txt", "tools.copies", ".venv-lab"):
+        assert word in made and word in re.split(r"[\s\\]+", block)
+    assert "PYTHONPATH" in block and f"PYTHONPATH={README.parent}" in done.stdout
 
 
 @pytest.mark.gpu

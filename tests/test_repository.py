@@ -1,11 +1,16 @@
 """What holds for every file: one address, no machine's own paths."""
 
 import ast
+import datetime
 import functools
+import os
 import pathlib
 import re
 import subprocess
 import tomllib
+
+import pytest
+from docutils import core, nodes
 
 ROOT = pathlib.Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -72,6 +77,46 @@ def test_the_package_uses_public_names_of_jax_only():
     assert found == []
 
 
+def malformed(docstring):
+    """What docutils says of the tables of a docstring."""
+    quiet = {"report_level": 3, "halt_level": 5, "warning_stream": False}
+    tree = core.publish_doctree(docstring, settings_overrides=quiet)
+    said = (message.astext() for message in tree.findall(nodes.system_message))
+    return [text for text in said if "Malformed table" in text]
+
+
+def test_tables_in_docstrings_are_well_formed():
+    """The book is built in the slow tier only, and takes no page with such a fault."""
+    assert malformed("==  ==\na   b\n==  ==\ncde f\n==  ==\n")
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef
+    found, tables = [], 0
+    for name, text in texts().items():
+        if not re.match(r"(pipelib|pallascope|pipelib_book)/.*\.py$", name):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            said = isinstance(node, documented) and ast.get_docstring(node)
+            if said and "==  ==" in said:
+                tables += 1
+                found += [(name, wrong) for wrong in malformed(said)]
+    assert tables > 20 and found == []
+
+
+def test_the_changelog_has_the_version_days_in_order_and_links():
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    versions = re.findall(r"^## \[(.+)\](?: - (\S+))?$", text, re.MULTILINE)
+    assert len(versions) == len(re.findall(r"^## ", text, re.MULTILINE)) >= 1
+    released = [datetime.date.fromisoformat(day) for name, day in versions if name != "Unreleased"]
+    days = [datetime.date.fromisoformat(d) for d in re.findall(r"^### (.+)$", text, re.MULTILINE)]
+    assert len(days) > 5
+    for dates in (released, days):
+        assert dates == sorted({*dates}, reverse=True)
+    links = dict(re.findall(r"^\[(.+)\]: (\S+)$", text, re.MULTILINE))
+    assert {*links} == {name for name, _ in versions}
+    assert all(link.startswith(f"{ADDRESS}/") for link in links.values())
+    names = {name for name, _ in versions}
+    assert PROJECT["version"] in names or f"version {PROJECT['version']}" in text
+
+
 def test_locks_hold_exact_versions_and_nothing_else():
     pin = re.compile(r"[a-z0-9.-]+==[^\s;]+( ; .+)?")
     for path in sorted(ROOT.glob("requirements*.txt")):
@@ -108,6 +153,18 @@ def test_make_benchmark_calls_each_benchmark_as_it_says():
         source = ROOT / (module.replace(".", "/") + ".py")
         said = ast.get_docstring(ast.parse(source.read_text("utf-8")))
         assert f"python -m {module} {word}".rstrip() in said
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_make_lab_opens_for_root_too(tmp_path, user):
+    """JupyterLab stops for root, who runs a container, unless an option says that it is meant."""
+    (tmp_path / "id").write_text(f"#!/bin/sh\necho {user}\n")
+    (tmp_path / "id").chmod(0o755)
+    env = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    make = ["make", "--dry-run", "lab", "ARGS=--no-browser"]
+    done = subprocess.run(make, capture_output=True, text=True, check=True, cwd=ROOT, env=env)
+    command = done.stdout.split()
+    assert ("--allow-root" in command) == (user == 0) and command[-1] == "--no-browser"
 
 
 def test_the_map_names_what_is_there():

@@ -1,5 +1,9 @@
-"""The workflows of `.github`, the Action and the hook: well formed, and calling what there is."""
+"""The workflows of `.github`, the Action, the hook, the forms of issues and the dev container.
 
+They are well formed, and call what there is.
+"""
+
+import json
 import pathlib
 import re
 import shlex
@@ -172,3 +176,57 @@ def test_the_hook_checks_the_kernels_of_the_project():
     (shown,) = re.findall(r"additional_dependencies: (\[.*\])$", page, re.MULTILINE)
     assert yaml.safe_load(shown) == hook["additional_dependencies"]
     assert options_of(hook["entry"]).function is None and hook["pass_filenames"] is False
+
+
+# What people fill in, and where they work.
+
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FORMS if path.stem != "config"], ids=lambda path: path.stem
+)
+def test_a_form_asks_for_something_and_its_commands_run(path, capsys):
+    form = yaml.safe_load(path.read_text("utf-8"))
+    assert {*form} == {"name", "description", "labels", "body"}
+    assert {*form["labels"]} <= {"bug", "documentation"}  # a new repository has these
+    ids = [field["id"] for field in form["body"]]
+    assert len(ids) == len({*ids}) <= 5  # few ask for more than they need
+    assert any(field.get("validations") == {"required": True} for field in form["body"])
+    for field in form["body"]:
+        asked = field["attributes"]
+        assert asked["label"] and field["type"] in {"input", "textarea", "dropdown"}
+        assert (field["type"] == "dropdown") == ("options" in asked)
+    said = re.sub(
+        r"\s+", " ", " ".join(field["attributes"].get("description", "") for field in form["body"])
+    )
+    for code in re.findall(r'`python -c "(.*?)"`', said):
+        exec(code, {})
+        assert "jaxlib:" in capsys.readouterr().out
+    for words in re.findall(r"`python -m pallascope (.*?)`", said):
+        if words == "--version":
+            with pytest.raises(SystemExit, match="0"):
+                _parser().parse_args([words])
+        else:
+            assert _parser().parse_args(shlex.split(words)).function
+
+
+def test_the_forms_lead_to_private_reports_and_to_the_book():
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
+    assert {path.stem for path in FORMS} == {"book", "config", "kernel", "verdict"}
+    config = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE/config.yml").read_text("utf-8"))
+    private = f"{urls['Repository']}/security/advisories/new"
+    links = [link["url"] for link in config["contact_links"]]
+    assert links == [private, urls["Documentation"]]
+    for name in ("SECURITY.md", "CODE_OF_CONDUCT.md"):
+        text = (ROOT / name).read_text("utf-8")
+        assert f"({private})" in text and "@" not in text  # no address of anybody
+
+
+def test_the_dev_container_has_the_book_s_python_and_makes_what_make_makes():
+    container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text("utf-8"))
+    assert container["image"].endswith("/python:3.12")
+    assert container["postCreateCommand"].removeprefix("make ") in TARGETS
+    settings = container["customizations"]["vscode"]["settings"]
+    folder = re.search(r"^ENV := (\S+)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)[1]
+    assert settings["python.defaultInterpreterPath"].endswith(f"}}/{folder}/bin/python")

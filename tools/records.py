@@ -241,6 +241,10 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
     elif name == "predicted.json":
         rows = model.rows()
         yield "How far predicted launches are off, by family", model.families_table(rows)
+        yield (
+            "How far predicted calls without a configuration are off",
+            model.defaults_table(model.defaults()),
+        )
         yield "How far predicted times of a step are off", model.steps_table(model.steps())
         yield "The held-out pairs that are farthest off", model.worst_table(rows, 20)
         yield "Why held-out pairs are off by more than 5%", model.causes_table(rows)

@@ -12,8 +12,12 @@ add nothing. Then the same line also copies what the array has, and this is a re
 if no copy of that line has anything of the array, in any thread, or if the tile lies before the
 array. A prefetch changes nothing, wherever it is.
 
+A view is a part of an array. JAX adds up the indices of a view and of views of it, so an index that
+leads out of the view leads to the array's other elements. That is a fault too: of a copy's tile in
+GMEM if all of it is outside of the view, and some of it in the array.
+
 Not covered: a wrong index that leads back into the array, as one column too many of a reshaped ref,
-which is in the next row, or another member of a union.
+which is in the next row, or another member of a union; one that leads out of a view of barriers.
 """
 
 from collections import Counter
@@ -28,6 +32,7 @@ from pallascope.checking.facts.memory import (
     BeyondArray,
     OutsideBarriers,
     OutsideBuffer,
+    OutsideView,
     Overshoot,
 )
 from pallascope.program import Buffer, Kind, Op, Program, Region, Space
@@ -65,13 +70,16 @@ class Bounds(Detector):
             self.note(replace(each, times=times))
 
 
-def out_of_bounds(program: Program) -> Iterator[OutsideBuffer | OutsideBarriers]:
-    """The accesses outside of a buffer, or of an array of barriers."""
+def out_of_bounds(program: Program) -> Iterator[OutsideBuffer | OutsideView | OutsideBarriers]:
+    """The accesses outside of a buffer, of a view of it, or of an array of barriers."""
     for op in program.ops:
         for region in dict.fromkeys(op.reads + op.writes):
-            axis = _axis_wrong(op, region, program.buffers[region.buffer])
+            buffer = program.buffers[region.buffer]
+            axis = _axis_wrong(op, region, buffer)
             if axis is not None:
                 yield OutsideBuffer(op, region, axis)
+            elif region.view and (axis := _axis_left(op, region, buffer)) is not None:
+                yield OutsideView(op, region, axis)
         if op.barrier is not None and not 0 <= op.index < program.barriers[op.barrier].count:
             yield OutsideBarriers(op)
 
@@ -83,6 +91,20 @@ def _axis_wrong(op: Op, region: Region, buffer: Buffer) -> int | None:
     if op.kind.is_copy and buffer.space is Space.GMEM:
         return None
     return axis_outside(region.box, buffer)
+
+
+def _axis_left(op: Op, region: Region, buffer: Buffer) -> int | None:
+    """The first axis on which a region is a fault outside of its view."""
+    if op.kind == Kind.SKIP:
+        return None
+    is_tile = op.kind.is_copy and buffer.space is Space.GMEM
+    for axis, ((start, stop), (first, end)) in enumerate(zip(region.box, region.view)):
+        if is_tile and start >= buffer.shape[axis]:
+            continue  # behind the array, too, so nothing is copied
+        is_apart, is_beyond = stop <= first or end <= start, start < first or end < stop
+        if is_apart or (is_beyond and not is_tile):
+            return axis
+    return None
 
 
 def axis_outside(box: Box, buffer: Buffer) -> int | None:

@@ -30,18 +30,18 @@ class Access:
     the newest access with this `key` comes after all of them. `adds` is the kind of an access that
     combines its value with the value in memory: accesses of one kind that do so commute. It is None
     for an access that overwrites or only reads. `fills` says that it is a write to memory that held
-    nothing.
+    nothing. `began` is the end of the first write with this `key` to the box.
     """
 
     __slots__ = (
-        "adds", "end", "fills", "index", "is_ordinary", "key", "needs_fence", "op", "was_read",
-        "writes",
+        "adds", "began", "end", "fills", "index", "is_ordinary", "key", "needs_fence", "op",
+        "was_read", "writes",
     )  # fmt: skip
 
     def __init__(self, event: Event, writes: bool, end: End):
         op = event.op
         self.op, self.index, self.writes, self.was_read = op, event.index, writes, False
-        self.end = end
+        self.end = self.began = end
         self.fills, self.is_ordinary = False, op.kind.engine is None
         # To PTX all of Hopper's engines are another proxy, and `cp.async` is not.
         self.needs_fence = op.kind.engine not in (None, Engine.CP_ASYNC)

@@ -20,7 +20,7 @@ these); blocks of the grid that are not in the program (`grid` compares blocks; 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pallascope.arguments import PROGRAM, expect
+from pallascope.arguments import PROGRAM, expect, expect_flags
 from pallascope.checking.bounds import Bounds
 from pallascope.checking.deadlock import deadlock
 from pallascope.checking.detector import Detector
@@ -71,7 +71,7 @@ def check(program: Program, *, strict: bool = False) -> Report:
       a `Report`: an iterable of `Finding`s, empty if there is no fault.
 
     Raises:
-      TypeError: `program` is not a Program.
+      TypeError: `program` is not a Program, or `strict` not True or False.
 
     Example:
       >>> program = gallery.GALLERY["missing-commit"].program(fixed=False)
@@ -87,6 +87,7 @@ def check(program: Program, *, strict: bool = False) -> Report:
       missing_commit: no finding (9 ops of 1 thread checked)
     """
     expect("check", program, *PROGRAM)
+    expect_flags("check", strict=strict)
     with uncollected():
         return _checked(program, strict)
 

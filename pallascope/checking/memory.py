@@ -187,6 +187,8 @@ class Memory(Detector):
         if cell is None:
             return
         self._compare_with_older(cell, access, clock, buffer)
+        if (former := cell.writes.get(access.key)) is not None:
+            access.began = former.began
         for near in () if access.adds else cell.within:
             if near.writes:
                 self._note_unread(near, buffer, access)
@@ -261,16 +263,19 @@ class Memory(Detector):
         if not is_over and not _in_queue(older, newer, clock, buffer):
             if not older.adds or older.adds != newer.adds:
                 self.raced |= {_site(first, buffer), _site(second, buffer)}
+                is_unfenced = _is_over(older.end, clock, False)
                 clash = clash_of(older, newer)
+                if not is_unfenced and _overtakes(older, newer, clock):
+                    older, newer = newer, older
                 self._found.append(
                     Race(
-                        second,
-                        first,
+                        newer.op,
+                        older.op,
                         buffer,
                         newer.writes,
                         older.writes,
                         clash,
-                        is_unfenced=_is_over(older.end, clock, False),
+                        is_unfenced=is_unfenced,
                     )
                 )
         elif older.is_ordinary and newer.needs_fence and buffer.space is not Space.ACC:
@@ -327,6 +332,13 @@ def _is_over(end: End, clock: Clock, is_tmem: bool) -> bool:
     """Whether an access that is over at this end comes before what is done at this moment."""
     ends, number = end
     return ends.are_ordered(number, clock) if is_tmem else ends.are_known(number, clock)
+
+
+def _overtakes(write: Access, read: Access, clock: Clock) -> bool:
+    """Whether a read is of another thread's earlier ordinary write, and this write is too early."""
+    if read.writes or not (write.writes and write.is_ordinary) or write.began == write.end:
+        return False
+    return write.op.thread != read.op.thread and _is_over(write.began, clock, False)
 
 
 def _in_queue(older: Access, newer: Access, clock: Clock, buffer: Buffer) -> bool:

@@ -9,7 +9,9 @@ compiler needs.
 Limits of a block: CUDA C++ Programming Guide, technical specifications for compute capability 9.0
 (10.0 has the same) and 8.0 (8.6 and 8.9 have 101,376 bytes of SMEM, which nothing here asks for);
 TMEM: PTX ISA, "Tensor Memory", 512 columns for each block. Limits of a launch and of an SM: the
-Guide too; an H100 or H200 has 132 SMs. CUDA's x is the grid's last axis, z all but the last two.
+Guide too; of clusters the Hopper Tuning Guide: 16 blocks, as JAX's launch asks for more than 8
+(`jaxlib/mosaic/gpu/custom_call.cc`). An H100 or H200 has 132 SMs. CUDA's x is the grid's last axis,
+z all but the last two.
 """
 
 from collections.abc import Iterator

@@ -3,9 +3,8 @@
 The model. SMEM is a stack: where a scope ends, the next one of its thread begins at the same place,
 its buffers one after another, each rounded up to 1,024 bytes (Mosaic GPU's `run_scoped`). The block
 itself comes to the two scopes in turn. Another block of the cluster names the later one's memory as
-soon as it is there itself, so its access has to come after all accesses of what had the place. Not
-covered: copies and products that blocks share (`collective`); buffers of another shape that had a
-part of the place.
+soon as it is there itself, so its access has to come after all accesses of what had the place; so
+has a load that it shares. Not covered: buffers of another shape that had a part of the place.
 """
 
 from collections import defaultdict
@@ -41,7 +40,7 @@ class Foregone(Detector):
     def see(self, event: Event) -> Iterable[Race]:
         for region, end, writes in event.accesses() if self.earlier else ():
             buffer, new = self.program.buffers[region.buffer], Access(event, writes, end)
-            peer = None if event.op.collective else peer_of(self.program, event.op, buffer)
+            peer = peer_of(self.program, event.op, buffer)
             if peer is not None and buffer.id in self.earlier:
                 self.peers.append((buffer, region.box, new, event.clock.copy()))
             self.used[buffer.id][new.key, writes, region.box] = new
@@ -63,7 +62,7 @@ def _earlier(program: Program) -> dict[int, list[int]]:
     """Of each buffer that a peer accesses, the buffers of ended scopes that had its place last."""
     buffers, reached = program.buffers, set[int]()
     for op in program.ops if program.blocks > 1 else ():
-        for region in op.reads + op.writes if not op.collective else ():
+        for region in op.reads + op.writes:
             if peer_of(program, op, buffers[region.buffer]) is not None:
                 reached.add(region.buffer)
     scopes: dict[int | None, list[int]] = defaultdict(list)

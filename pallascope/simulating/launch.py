@@ -10,9 +10,8 @@ out (list scheduling, R. L. Graham, "Bounds on multiprocessing timing anomalies"
 share SMs, work is divided evenly. To all this comes what launching takes by itself, and what it
 takes to prepare a block's barriers.
 
-A kernel whose blocks all have room at once ends with its slowest SM. Where HBM bounds it, SMs get
-unequal shares of the bandwidth, and nobody else takes over a slow SM's work: such a launch reaches
-less of it (`Machine.hbm_static_reach`).
+Where all blocks have room at once and HBM bounds them, SMs get unequal shares of the bandwidth, and
+nobody takes over a slow SM's work: such a launch reaches less of it (`Machine.hbm_static_reach`).
 
 Not covered: which SMs get a cluster whose size does not divide the SMs of a GPC; registers that the
 compiler takes beside accumulators and the largest value read, which are guessed (`_OTHERS`).
@@ -31,6 +30,7 @@ from pallascope.report import count
 from pallascope.simulating.costs import Costs
 from pallascope.simulating.run import Run, start_cycles
 from pallascope.simulating.traffic import best_l2_hits
+from pallascope.simulating.ways import SLOW_WAYS, decided
 
 type Index = tuple[int, ...]
 
@@ -60,8 +60,6 @@ class Launch(NamedTuple):
       >>> (launch,) = pallascope.predict(matmul, x, x).launches
       >>> launch.kernel, launch.blocks_per_sm, launch.rounds
       ('matmul', 1, 1)
-      >>> launch.clock_hz < pallascope.H200.clock_hz and launch.use > 0.9
-      True
     """
 
     kernel: str
@@ -137,6 +135,7 @@ def launched(
     machine: Machine,
     registers: int | None = None,
     l2_hits: float | None = None,
+    slow_ways: float = SLOW_WAYS,
 ) -> Launch:
     """The launch of a grid, of which some blocks are known.
 
@@ -147,7 +146,9 @@ def launched(
       machine: at the clock of the launch.
       registers: as in `blocks_per_sm`.
       l2_hits: as in `simulate`; where it is 1, HBM has nothing that a launch waits for.
+      slow_ways: as in `simulate`.
     """
+    samples = {at: decided(program, machine, slow_ways) for at, program in samples.items()}
     first = next(iter(samples.values()))
     blocks, places = max(1, math.prod(first.grid)), machine.sms // first.blocks
     crowd = min(blocks_per_sm(first, registers), -(-blocks // places))

@@ -37,31 +37,37 @@ How many blocks fit is not computed here; `launch` does that.
 
 The modules. An arrow points from who imports to what is imported::
 
+    simulate, launch -> ways -> costs
     simulate, launch -> run -> operations -> barriers, semaphores, events, recorder -> threads
                         run -> traffic       costs, links
     threads, links -> units
 
-`operations` says what an op of each kind does, `costs` how long it keeps a unit busy, `traffic`
-what an SM gets of the card's bandwidth; `units` are the servers; `launch` goes from blocks to a
-whole launch, which `pallascope.predict` gives.
+`ways` decides which way is taken where data choose. `operations` says what an op of each kind does,
+`costs` how long it keeps a unit busy, `traffic` what an SM gets of the card's bandwidth; `units`
+are the servers; `launch` goes from blocks to a whole launch, which `pallascope.predict` gives.
 
 Not covered: launch, waves and the tail of a grid (`launch` has them); blocks of a whole grid that
-begin later than others; that operands of wgmma and ordinary accesses share the banks; which SMs
-share what they load; SMs that load all at once and then none; that a `prefetch` makes a later load
-hit; distributed shared memory's cost (an arrival on a peer's barrier costs as one's own); which
-branch data choose, as a program has all ways of such a branch, and takes the time of all; `opaque`
-ops, which take no time (a note says so); clocks that fall under load (`Machine.loaded` has them).
-Whether barriers are used rightly is `check`'s to say: here the k-th phase takes the arrivals in the
-order made.
+begin later than others; that operands of wgmma and ordinary accesses share the banks; what
+`operations`, `traffic` and `ways` leave out; clocks that fall under load (`Machine.loaded` has
+them). Whether barriers are used rightly is `check`'s to say (`barriers`).
 """
 
+from dataclasses import replace
 from numbers import Integral
 
-from pallascope.arguments import MACHINE, PROGRAM, expect, expect_l2_hits, expect_range
+from pallascope.arguments import (
+    MACHINE,
+    PROGRAM,
+    expect,
+    expect_fraction,
+    expect_l2_hits,
+    expect_range,
+)
 from pallascope.machine import BLOCKS, H200, Machine
 from pallascope.program import Program
 from pallascope.simulating.run import Run
 from pallascope.simulating.traffic import best_l2_hits
+from pallascope.simulating.ways import SLOW_WAYS, branches, decided
 from pallascope.timeline import Timeline
 
 
@@ -71,6 +77,7 @@ def simulate(
     *,
     blocks_per_sm: int = 1,
     l2_hits: float | None = None,
+    slow_ways: float = SLOW_WAYS,
 ) -> Timeline:
     """When each thread of a block or cluster does what, on a machine.
 
@@ -80,6 +87,8 @@ def simulate(
       blocks_per_sm: how many copies of the block an SM runs at once; the first is shown.
       l2_hits: the fraction of loaded bytes that L2 has, 0 to 1. By default the most it can be:
         1 - (bytes of the arrays that are loaded) / (bytes that the whole grid loads).
+      slow_ways: where data choose a branch's way, the fraction of branches, 0 to 1, that take the
+        way that takes longest. The others take the shortest way that does something.
 
     Returns:
       A timeline in cycles at `machine.clock_hz`, source "simulated". Where threads wait for ever it
@@ -108,8 +117,14 @@ def simulate(
         raise ValueError(f"{blocks_per_sm=} is less than 1: no block would run, so ask for one.")
     expect_range("simulate", 1, BLOCKS, "the most that an SM holds", blocks_per_sm=blocks_per_sm)
     _expect_room(program, machine, blocks_per_sm)
+    expect_fraction("simulate", "branches", slow_ways=slow_ways)
     hits = best_l2_hits(program) if l2_hits is None else l2_hits
-    return Run(program, machine, blocks_per_sm, hits).timeline()
+    one_way = decided(program, machine, slow_ways)
+    timeline = Run(one_way, machine, blocks_per_sm, hits).timeline()
+    if not (count := branches(program)):
+        return timeline
+    note = f"{slow_ways:.0%} of {count} branches that data choose take their slow way"
+    return replace(timeline, notes=(*timeline.notes, note))
 
 
 def _expect_room(program: Program, machine: Machine, blocks_per_sm: int) -> None:

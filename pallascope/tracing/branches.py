@@ -19,8 +19,8 @@ these ops. What they must not do is vouch for something that another branch leav
 - **The host.** No branch calls a kernel: it is unknown how often the kernel would run.
 
 Not covered: that all lanes of a thread take the same branch, as a product and a reduction across
-warps need; code that only the device understands, which is trusted everywhere; time, which is that
-of all branches together. Source: this project's own.
+warps need; code that only the device understands, which is trusted everywhere. How often each way
+is taken is `simulating.ways`' to say. Source: this project's own.
 """
 
 import math
@@ -77,11 +77,15 @@ def follow(
     refs = [value for value in values if type(value) is Ref]
     before = [ref.value for ref in refs]
     ends: list[list[Value]] = []
-    for code in codes:
+    outer, branch = thread.ways, thread.branches
+    thread.branches += 1
+    for way, code in enumerate(codes):
         for ref, held in zip(refs, before):
             ref.value = held
+        thread.ways = *outer, (branch, way)
         results = _one(code, thread, values, line)
         ends.append([*results, *(ref.value for ref in refs)])
+    thread.ways = outer
     merged = [_merged(each) for each in zip(*ends, strict=True)]
     first_held = len(merged) - len(refs)
     for ref, held in zip(refs, merged[first_held:]):
@@ -92,13 +96,12 @@ def follow(
 def _one(code: Code, thread: Thread, values: list[Value], line: str | None) -> list[Value]:
     """The results of one branch; ValueError if it does what may not depend on data."""
     first, calls = len(thread.ops), len(thread.kernels)
-    before = thread.ops[-1:]
     try:
         results = code.run(thread, values)
     except Ended:  # the program ends here, and has the branch's ops all the same
-        _expect_followed(thread, first, before, line)
+        _expect_followed(thread, first, line)
         raise
-    _expect_followed(thread, first, before, line)
+    _expect_followed(thread, first, line)
     works = list(filter(_is_on_products, thread.ops[first:]))
     if works and (left := _in_flight(thread.ops, len(thread.ops))):
         does = f"leaves {count(left, 'product')} in flight"
@@ -109,15 +112,10 @@ def _one(code: Code, thread: Thread, values: list[Value], line: str | None) -> l
     return results
 
 
-def _expect_followed(thread: Thread, first: int, before: list[Op], line: str | None) -> None:
-    """Refuses a branch, whose ops are the thread's from `first` on, if one of them may not be.
-
-    `before` has the op that was the last one before the branch, if there was one.
-    """
-    ops, joined = thread.ops[first:], thread.ops[first - len(before) : first]
-    if joined and joined[0] is before[0]:
-        joined = []  # else it took in the branch's first arithmetic
-    for op in (*joined, *ops):
+def _expect_followed(thread: Thread, first: int, line: str | None) -> None:
+    """Refuses a branch, whose ops are the thread's from `first` on, if one of them may not be."""
+    ops = thread.ops[first:]
+    for op in ops:
         if op.kind in ORDERS or op.shared:
             does, it = ORDERS.get(op.kind, ("begins a scope of all threads", "the scope"))
             remedy = f"put {it} before or after the branch"

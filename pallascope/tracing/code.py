@@ -9,6 +9,7 @@ that is not `Silent`. So a run of the code does not touch an equation again.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, cast
@@ -19,7 +20,7 @@ from jax.extend.core import Literal
 
 from pallascope.frozen import maker
 from pallascope.program import Kind, Op, Region
-from pallascope.tracing import layouts, masks
+from pallascope.tracing import layouts
 from pallascope.tracing.arithmetic import Cost, Scratch
 from pallascope.tracing.jaxprs import Atom, Env, Eqn, Jaxpr, Layout, Tree, Value
 from pallascope.tracing.source import Called, Own, called_from, function_of, line_of
@@ -110,9 +111,9 @@ class Compiler:
         self.called = called
         self.outer, self.function = outer, function_of(getattr(jaxpr, "debug_info", None))
         self.whole, self.jaxpr, self.codes = jaxpr, getattr(jaxpr, "jaxpr", jaxpr), codes
-        self.kept = masks.kept(self.jaxpr)
         self.template: Env = []
         self.slots: dict[Atom, int] = {}
+        self.made: dict[int, Value] = {}  # how the integers in a slot are computed (`masks`)
         self.layouts: dict[Atom, Layout] = {}  # of values in registers, where something says it
 
     def slot(self, atom: Atom) -> int:
@@ -130,6 +131,15 @@ class Compiler:
     def outputs(self, eqn: Eqn) -> list[int]:
         """Where the results of an equation go."""
         return list(map(self.slot, eqn.outvars))
+
+    @functools.cached_property
+    def uses(self) -> dict[int, list[Eqn | None]]:
+        """By a variable's id, the equations that have it; None if it is a result of the jaxpr."""
+        found = dict[int, list[Eqn | None]]({id(var): [None] for var in self.jaxpr.outvars})
+        for eqn in self.jaxpr.eqns:
+            for number in dict.fromkeys(map(id, eqn.invars)):
+                found.setdefault(number, []).append(eqn)
+        return found
 
     def _constant(self, value: Value) -> int:
         self.template.append(value)
@@ -297,7 +307,8 @@ class Compiler:
                 scope = f"{scope}/{label}" if scope else label
             op = _make_op(
                 kind, thread.index, reads, writes, barrier, index, phase, thread.step, line, scope,
-                size, peers, scope_id, shared, members, amount, scratch, whole, parts, *rest,
+                size, peers, scope_id, shared, members, amount, scratch, thread.ways, whole, parts,
+                *rest,
             )  # fmt: skip
             thread.ops.append(op)
 
@@ -338,9 +349,9 @@ def _label(eqn: Eqn) -> str:
 
 
 def _merge(ops: list[Op], before: Op) -> None:
-    """Makes one op of the last two, if both are arithmetic in one step and named scope."""
+    """Makes one op of the last two, if both are arithmetic in one step, named scope and branch."""
     last = ops[-1]
-    if (before.step, before.scope) == (last.step, last.scope):
+    if (before.step, before.scope, before.ways) == (last.step, last.scope, last.ways):
         both = {name: getattr(before, name) + getattr(last, name) for name in _SUMS}
         has_scratch = max(before, last, key=_by_scratch)  # the first, if they are equal
         ops[-2:] = [dataclasses.replace(has_scratch, **both)]

@@ -18,8 +18,9 @@ import jax
 import numpy as np
 
 from pallascope.program import Kind, Region, Space
+from pallascope.tracing import masks
 from pallascope.tracing.code import Compiler, Handler, Step, split
-from pallascope.tracing.jaxprs import Atom, Env, Eqn, Jaxpr, Value
+from pallascope.tracing.jaxprs import Env, Eqn, Value
 from pallascope.tracing.state import OPAQUE, Other, Thread, bytes_of
 from pallascope.tracing.views import Box, View, data_dependent, share
 
@@ -33,8 +34,7 @@ def get(compiler: Compiler, eqn: Eqn) -> Step:
     emit = compiler.emitter(Kind.READ, eqn, wavefronts=waves, layout=layout)
     acc = compiler.emitter(Kind.ACC_READ, eqn, pending=0)
     (out,), scalar = map(compiler.slot, eqn.outvars), not eqn.outvars[0].aval.shape
-    axis, end = compiler.kept.get(id(eqn.outvars[0]), (0, None))
-    last = None if end is None else compiler.slot(end)
+    kept = masks.kept(compiler, eqn.outvars[0])
 
     def step(thread: Thread, env: Env) -> None:
         source = view.ref(env)
@@ -45,9 +45,8 @@ def get(compiler: Compiler, eqn: Eqn) -> Step:
         env[out] = value
         if source.space != Other.REGISTERS:
             regions = view.regions(thread, env)
-            if last is not None and env[last] is not OPAQUE:
-                part = _up_to(env[last], axis, view, thread, env)
-                regions = regions if part is None else (part,)
+            part = _part(kept(env), view, thread, env) if kept else None
+            regions = regions if part is None else (part,)
             if source.space == Space.ACC:
                 acc(thread, regions, size=view.bytes(regions[0]))
             else:
@@ -56,13 +55,12 @@ def get(compiler: Compiler, eqn: Eqn) -> Step:
     return step
 
 
-def _up_to(end: int, axis: int, view: View, thread: Thread, env: Env) -> Region | None:
-    """The part of a read that ends here, if there is one, a box, and all is within the buffer."""
+def _part(box: Box | None, view: View, thread: Thread, env: Env) -> Region | None:
+    """The region of a box in a read, if it is one, and all of the read is within the buffer."""
     whole, buffer = view.region(thread, env).box, view.ref(env).shape
-    if not 0 < end < view.shape[axis] or any(b > n for (_, b), n in zip(whole, buffer)):
+    if box is None or any(a < 0 or b > n for (a, b), n in zip(whole, buffer)):
         return None
-    box = [(0, end if i == axis else size) for i, size in enumerate(view.shape)]
-    part = view.part(thread, env, tuple(box))
+    part = view.part(thread, env, box)
     return part if part.is_exact and part.is_placed else None
 
 
@@ -83,7 +81,7 @@ def put(compiler: Compiler, eqn: Eqn) -> Step:
     acc = compiler.emitter(Kind.ACC_WRITE, eqn)
     old = next((v for v in eqn.outvars if type(v).__name__ != "DropVar"), None)
     out = None if old is None else compiler.slot(old)
-    is_used = _is_used(compiler.jaxpr, old)
+    is_used = id(old) in compiler.uses
 
     def step(thread: Thread, env: Env) -> None:
         target = view.ref(env)
@@ -99,15 +97,6 @@ def put(compiler: Compiler, eqn: Eqn) -> Step:
             write(thread, reads, regions, size=view.bytes(regions[0]))
 
     return step
-
-
-def _is_used(jaxpr: Jaxpr, var: Atom | None) -> bool:
-    """Whether any equation or output of a jaxpr has this variable."""
-    if var is None:
-        return False
-    return any(v is var for eqn in jaxpr.eqns for v in eqn.invars) or any(
-        v is var for v in jaxpr.outvars
-    )
 
 
 def access(kind: Kind, tree: str | None = None, is_write: bool = False) -> Handler:

@@ -19,6 +19,7 @@ from pallascope.tracing import (
     copies,
     device,
     flow,
+    masks,
     multimem,
     pure,
     semaphores,
@@ -38,7 +39,9 @@ def of_kernel(compiler: Compiler, eqn: Eqn) -> Step | Silent | Cost | None:
     """The step, or the cost, of an equation of a kernel."""
     name = eqn.primitive.name.removesuffix("_p").removeprefix("mosaic_gpu_")
     if handler := _handler(eqn, name):
+        masks.note(compiler, eqn)
         return handler(compiler, eqn)
+    masks.note(compiler, eqn)
     return pure.scalars(compiler, eqn, name) or pure.cost(compiler, eqn, name)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from pallascope.tracing.arithmetic import Cost, divide, remainder, wrapping
 from pallascope.tracing.code import Compiler, Silent, Step, is_ref, set_all, value_of
-from pallascope.tracing.jaxprs import Atom, Aval, Dtype, Env, Eqn, Value, primitives
+from pallascope.tracing.jaxprs import Atom, Aval, Env, Eqn, Value, primitives
 from pallascope.tracing.state import MOST_INTEGERS, OPAQUE, Thread
 from pipelib import targets
 
@@ -60,30 +60,29 @@ def scalars(compiler: Compiler, eqn: Eqn, name: str) -> Silent | None:
 def integers(compiler: Compiler, eqn: Eqn) -> Step | None:
     """Arrays of integers that the host makes of concrete ones are concrete too."""
     avals = [atom.aval for atom in (*eqn.invars, *eqn.outvars)]
-    if not all(map(_is_known, avals)):
+    if not all(map(is_known, avals)):
         return None
     inputs, outs = compiler.inputs(eqn), compiler.outputs(eqn)
-    dtypes = [atom.aval.dtype for atom in eqn.invars]
 
     def step(thread: Thread, env: Env) -> None:
         values = [env[slot] for slot in inputs]
         if any(value is OPAQUE for value in values):
             return
-        results = _bind(eqn, values, dtypes)
+        results = bound(eqn, values)
         set_all(env, outs, [value_of(np.asarray(result)) for result in results])
 
     return step
 
 
-def _is_known(aval: Aval) -> bool:
+def is_known(aval: Aval) -> bool:
     """Whether the host knows arrays of this type."""
     dtype = getattr(aval, "dtype", None)
     return isinstance(dtype, np.dtype) and dtype.kind in "biu" and aval.size <= MOST_INTEGERS
 
 
-def _bind(eqn: Eqn, values: Iterable[Value], dtypes: list[Dtype]) -> list[Value]:
+def bound(eqn: Eqn, values: Iterable[Value]) -> list[Value]:
     """The results of a primitive as JAX computes them."""
-    operands = [np.asarray(x, dtype) for x, dtype in zip(values, dtypes)]
+    operands = [np.asarray(x, atom.aval.dtype) for x, atom in zip(values, eqn.invars)]
     with targets.present():
         results = eqn.primitive.bind(*operands, **eqn.params)
     return results if eqn.primitive.multiple_results else [results]
@@ -124,7 +123,7 @@ def _scalar_function(eqn: Eqn, name: str) -> Callable[..., object]:
         return wrapping(function, dtypes[-1]) if grows else function
     if name in _IDENTITIES:
         return lambda x: x
-    return lambda *values: np.asarray(_bind(eqn, values, dtypes)[0]).item()
+    return lambda *values: np.asarray(bound(eqn, values)[0]).item()
 
 
 # Functions of Python integers; whether a result can leave the dtype.
@@ -154,4 +153,13 @@ _TRANSCENDENTAL = primitives(
     "acos acosh asin asinh atan atan2 atanh cos cosh sin sinh tan tanh"
     " cbrt exp exp2 expm1 log log1p logistic pow reciprocal rsqrt sqrt"
     " digamma erf erf_inv erfc lgamma"
+)
+#: Each element of a result is made of the operands' elements at its place.
+ELEMENTWISE = (
+    frozenset(_INTEGERS)
+    | _TRANSCENDENTAL
+    | primitives(
+        "bitcast_convert_type ceil convert_element_type copy floor integer_pow is_finite"
+        " layout_cast not round shift_left shift_right_arithmetic shift_right_logical sign square"
+    )
 )

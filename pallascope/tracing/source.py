@@ -102,13 +102,23 @@ def line_of(eqn: Eqn, function: Function | None = None) -> str | None:
     """ "file:line" of the innermost frame that is neither JAX's nor an emitter's.
 
     Under `jax.grad`, JAX gives an equation the frames of where the gradient was asked for. So if
-    none of the frames is in the file of the equation's `function`, this is where that is defined.
+    none of the frames is in the equation's `function`, this is where that is defined.
     """
     traceback = eqn.source_info.traceback
     frames = traceback.frames if traceback else ()
-    if frames and function and all(frame.file_name != function.path for frame in frames):
+    if frames and function and not _is_in(function, frames):
         return None if _is_hidden(function.path) else place(function.path, function.line)
     return next((place(frame.file_name, frame.line_num) for frame in _frames(eqn)), None)
+
+
+def _is_in(function: Function, frames: Sequence[Any]) -> bool:
+    """Whether one of these frames is in a function, or in its file if no definition is found."""
+    near = [frame for frame in frames if frame.file_name == function.path]
+    names = (frame.function_name.rpartition(".")[2] for frame in near)
+    if function.name != "<lambda>" and function.name in names:
+        return True
+    definition = _definition(function) if near else None
+    return any(definition is None or _has_line(definition, frame.line_num) for frame in near)
 
 
 def _frames(eqn: Eqn) -> Iterator[Any]:

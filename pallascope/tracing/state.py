@@ -112,6 +112,8 @@ class Thread:
         self.ops: list[Op] = []
         self.step: tuple[int, ...] = ()
         self.scope = ""
+        self.ways: tuple[tuple[int, int], ...] = ()  # of the branches here that data choose
+        self.branches = 0  # how many of these branches it has come to
         self.waits: Counter[Single] = Counter()
         self.arrivals: Counter[Single] = Counter()
         self.allocations: Counter[bool] = Counter()
@@ -151,7 +153,7 @@ class Thread:
         if not self.warps:
             self.warps = [self.home.warp_of(self, number) for number in range(_WARPS)]
         for warp in self.warps:
-            warp.step, warp.scope = self.step, self.scope
+            warp.step, warp.scope, warp.ways = self.step, self.scope, self.ways
         return self.warps
 
     def enter(self, made: "Allocation") -> None:

@@ -25,9 +25,9 @@ and of registers: `layouts` says how they are found.
 Not covered:
 
 - loops and predicates that depend on what tensors hold, or on `barrier_test`: refused. Of such a
-  branch all ways are in the program, one after another, so `simulate` adds up their times; what
-  puts threads in order or writes memory is refused there (`branches`). Where only an index of
-  memory depends on tensors, its region is not placed;
+  branch all ways are in the program, one after another, of which `simulate` takes one; what puts
+  threads in order or writes memory is refused there (`branches`). Where only an index of memory
+  depends on tensors, its region is not placed;
 - `pl.pallas_call`, which JAX compiles for TPUs and by Triton only (with `plgpu.CompilerParams` it
   runs in the interpreter, and nowhere else); memory of other devices: refused without
   `whole_grid`;

@@ -8,7 +8,8 @@ bytes are contiguous there, as the bytes of leading axes are, with a stride of 1
 whether it is exact. What an ordinary access selects is cut along its first axes until all parts are
 exact; if that gives too many parts, the region is the box around them.
 
-Not covered: a transform that is not known by name. From there on the region is all that was
+Not covered: an index that leads out of a view of a reshaped ref and stays in the buffer; a
+transform that is not known by name. From there on the region is all that was
 selected before it.
 """
 
@@ -81,18 +82,31 @@ def _is_held(value: object) -> bool:
 
 
 class _Dim(NamedTuple):
-    """An interval: start + the sum of value * factor; a size, or the slot that has it."""
+    """An interval: start + the sum of value * factor; a size, or the slot that has it.
+
+    `outer` are those that it was taken from, one from another, the whole axis first.
+    """
 
     start: int
     terms: tuple[tuple[int, int], ...]
     size: Any
     stride: int
+    outer: "tuple[_Dim, ...]" = ()
 
     def take(self, start: Any, size: Any, stride: int) -> "_Dim":
+        outer = (*self.outer, self)
         if isinstance(start, At):
             terms = (*self.terms, (start.slot, self.stride))
-            return _Dim(self.start, terms, size, self.stride * stride)
-        return _Dim(self.start + start * self.stride, self.terms, size, self.stride * stride)
+            return _Dim(self.start, terms, size, self.stride * stride, outer)
+        start = self.start + start * self.stride
+        return _Dim(start, self.terms, size, self.stride * stride, outer)
+
+    def left(self, env: Env, axis: int) -> tuple[int, int] | None:
+        """The interval that it was taken from and leads out of, if that is not the whole axis."""
+        own = self.interval(env, None, axis)
+        outer = (each.interval(env, None, axis) for each in self.outer[1:])
+        is_left = lambda each: own[0] < own[1] and (own[0] < each[0] or each[1] < own[1])
+        return next(filter(is_left, outer), None)
 
     def slots(self) -> list[int]:
         """The slots of the values that it depends on."""
@@ -103,7 +117,7 @@ class _Dim(NamedTuple):
         """(start, stop) of all of it, or of an interval in it; all `axis` if that is not known."""
         if any(env[slot] is OPAQUE for slot in self.slots()):
             return 0, axis
-        start, terms, size, stride = self
+        start, terms, size, stride, _ = self
         for slot, factor in terms:
             start += int(env[slot]) * factor
         if inner is None:
@@ -172,6 +186,8 @@ class View:
         for transform in transforms[done:]:
             self._apply(transform)
         self.base, top = self.frames[0].base, self.frames[-1]
+        is_nested = any(len(dim.outer) > 1 for dim in top.dims)
+        self._is_nested = is_nested and len(self.frames) == 1
         self.bits = bits_of(top.dtype)
         self.shape = top.shape
         #: The elements' dtype, if the buffer has another; else empty.
@@ -296,7 +312,15 @@ class View:
             return dataclasses.replace(ref.whole, is_exact=False)
         box, is_placed = self.box(env, inner), self.is_placed(env)
         is_exact = is_placed and self._is_exact(box, inner)
-        return Region(self._id(thread, ref, env), box, is_exact, is_placed)
+        view = self._left(env) if is_placed and self._is_nested else ()
+        return Region(self._id(thread, ref, env), box, is_exact, is_placed, view)
+
+    def _left(self, env: Env) -> Box:
+        """The box of a view that an index of it leads out of, on the axes on which it does."""
+        sized = [*zip(self.frames[0].dims, self.base)]
+        left = [dim.left(env, size) for dim, size in sized]
+        whole = [(0, size) for _, size in sized]
+        return tuple(a or b for a, b in zip(left, whole)) if any(left) else ()
 
     def _is_exact(self, box: Box, inner: Box | None) -> bool:
         """Whether a box in the buffer has no more bytes than the view selects."""

@@ -56,6 +56,9 @@ class Ranked(NamedTuple):
     follows: Sequence[str] = ()
 
 
+#: The most configurations of a space. To trace as many takes a day.
+MOST = 1_000_000
+
 #: A dict of ranges, or an iterable of configurations; `Ranked` is one too.
 Space = Mapping[str, Iterable[object]] | Iterable[object]
 
@@ -76,7 +79,7 @@ def configurations(kernel_of: KernelOf, space: Space) -> list[Config]:
 
     Raises:
       TypeError: no function, no space, or a name that `kernel_of` does not take.
-      ValueError: there is no configuration, or a range is empty.
+      ValueError: there is no configuration, or over `MOST`, or a range is empty.
     """
     if not callable(kernel_of):
         raise TypeError(
@@ -94,7 +97,8 @@ def configurations(kernel_of: KernelOf, space: Space) -> list[Config]:
         found = _product(cast("Mapping[str, Iterable[object]]", space))
     else:
         found = space.configs if isinstance(space, Ranked) else space
-    unique = list(dict.fromkeys(map(_checked, found)))
+    taken = _counted("the space has", "configurations", found)
+    unique = list(dict.fromkeys(map(_checked, taken)))
     if not unique:
         raise ValueError("search: the space has 0 configurations, so there is nothing to rank.")
     _check_names(kernel_of, unique[0])
@@ -126,13 +130,24 @@ def _product(ranges: Mapping[str, Iterable[object]]) -> Iterable[Values]:
                 f"search: the range of {name} is of type {type(found).__name__}, not a list of"
                 f" values: write {name}=[{found!r}] for a single one."
             )
-        values[name] = list(found)
+        values[name] = _counted(f"the range of {name} has", "values", found)
         if not values[name]:
             raise ValueError(
                 f"search: the range of {name} has 0 values, so the space has 0 configurations:"
                 " give it 1 at least."
             )
     return (Values(zip(values, each)) for each in itertools.product(*values.values()))
+
+
+def _counted[T](who: str, what: str, found: Iterable[T]) -> list[T]:
+    """A list of what was found, of which there may be without end."""
+    taken = list(itertools.islice(found, MOST + 1))
+    if len(taken) > MOST:
+        raise ValueError(
+            f"search: {who} more than {MOST:,} {what}, of which each is traced: give fewer, or an"
+            " iterable of those that are worth a try."
+        )
+    return taken
 
 
 def _checked(config: object) -> Config:

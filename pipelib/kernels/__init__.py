@@ -16,7 +16,9 @@ from pipelib.kernels.attention import (
     DecodeConfig,
     GradientConfig,
     attention,
+    attention_reference,
     decode_attention,
+    dot_product_attention,
 )
 from pipelib.kernels.collective import CollectiveConfig, collective_matmul
 from pipelib.kernels.matmul import MatmulConfig, matmul
@@ -34,9 +36,11 @@ __all__ = [
     "MatmulConfig",
     "ScaledConfig",
     "attention",
+    "attention_reference",
     "attention_space",
     "collective_matmul",
     "decode_attention",
+    "dot_product_attention",
     "matmul",
     "matmul_space",
     "ragged_dot",

@@ -81,6 +81,19 @@ class Front(NamedTuple):
             because = f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind} says how it is divided"
             raise specs.wrong_type(f"{self.name}: config", config, because)
 
+    def refuse_unused(self, config: object, because: str | None) -> None:
+        """Raises ValueError for a configuration that was asked for, if no kernel would use it.
+
+        Args:
+          config: None if the caller asked for none.
+          because: why there is no kernel; None if there is one.
+        """
+        if config is not None and because is not None:
+            raise ValueError(
+                f"{self.name}: {because}, so JAX makes the result without the kernel, and {config}"
+                " would go unused: leave config out, or give arrays that the kernel takes."
+            )
+
     def check_halves(self, lhs: Shaped, rhs: Shaped) -> None:
         """Raises TypeError for factors that are not of one dtype of 16 bits."""
         dtypes = jnp.dtype(lhs.dtype), jnp.dtype(rhs.dtype)

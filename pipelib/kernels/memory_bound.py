@@ -61,6 +61,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pipelib import specs
 from pipelib.kernels.front import Front, differentiable
 from pipelib.kernels.hopper import num_sms
+from pipelib.kernels.keywords import RMS_NORM, SOFTMAX, knows
 from pipelib.pipeline import emit_pipeline
 from pipelib.refs import Int, Ref
 from pipelib.ring import Indices
@@ -472,6 +473,7 @@ _rms_norm = differentiable(_make_rms_norm, _rms_norm_backward, is_compiled=False
 _softmax = differentiable(_make_softmax, _softmax_backward, is_compiled=False)
 
 
+@knows(RMS_NORM)
 def rms_norm(
     x: jax.Array,
     weight: jax.Array | None = None,
@@ -522,6 +524,7 @@ def rms_norm(
     return front.call(_rms_norm, (x, weight), _Asked(RmsNorm(x.shape[-1], eps), slots, rows))
 
 
+@knows(SOFTMAX)
 def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) -> jax.Array:
     """`exp(x - max(x)) / sum(exp(x - max(x)))` over the last axis, in float32.
 

@@ -44,6 +44,7 @@ from pipelib.kernels.choosing import H200, in_waves
 from pipelib.kernels.dividing import Barriers, Memory, Smem
 from pipelib.kernels.front import FLOAT8, Front
 from pipelib.kernels.hopper import default_device, num_sms
+from pipelib.kernels.keywords import SCALED_PRODUCT, knows
 from pipelib.kernels.matmul.config import STAGED_ROWS, MatmulConfig
 from pipelib.kernels.matmul.result import this_thread
 from pipelib.refs import Accumulator, Bool, Dtype, Int, Ref, Shaped
@@ -178,6 +179,7 @@ def config_of(m: int, n: int, sms: int) -> ScaledConfig:
     return wide if time(wide, H200.wide_column) < time(pair, 1.0) else pair
 
 
+@knows(SCALED_PRODUCT)
 def scaled_matmul(
     a: jax.Array,
     b: jax.Array,

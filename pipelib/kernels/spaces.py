@@ -9,19 +9,16 @@ import contextlib
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from pipelib import specs
 from pipelib.kernels.attention import AttentionConfig
-from pipelib.kernels.attention.config import HEAD_DIMS
+from pipelib.kernels.attention.config import HEAD_DIMS, SCHEDULES
 
-#: Keys of a step, slots, compute threads and schedules of `attention`. "optimistic" is not among
-#: them: data choose the branches of its steps, so a simulation has no time for it.
+#: Keys of a step, slots and compute threads of `attention`.
 _KEYS, _SLOTS, _THREADS = (64, 128, 192, 256), (2, 3, 4), (2, 3)
-_SCHEDULES: tuple[Literal["pingpong", "overlap", "plain"], ...] = ("pingpong", "overlap", "plain")
 #: Slots and rows of `softmax` and `rms_norm`; the most bytes of a step.
 _ROW_SLOTS, _ROWS, _STEP_BYTES = (1, 2, 3, 4, 6), (1, 2, 4, 8), 32 << 10
 
@@ -50,9 +47,7 @@ def attention_space(head_dim: int) -> list[AttentionConfig]:
             " kernel has, so no configuration fits."
         )
     found: list[AttentionConfig] = []
-    for block_kv, slots, threads, schedule in itertools.product(
-        _KEYS, _SLOTS, _THREADS, _SCHEDULES
-    ):
+    for block_kv, slots, threads, schedule in itertools.product(_KEYS, _SLOTS, _THREADS, SCHEDULES):
         config = AttentionConfig(
             block_kv=block_kv, slots=slots, compute_threads=threads, schedule=schedule
         )

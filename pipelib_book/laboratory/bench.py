@@ -48,6 +48,11 @@ EDITS: dict[str, Callable[..., Edit]] = {
     "move": lambda thread, indices, by: Move(thread, tuple(indices), by),
     "expect": lambda barrier, arrivals: Expect(barrier, _whole(arrivals)),
 }
+#: What is told of a program with edits.
+UNLOWERED = (
+    "Lowering is not checked here: JAX lowers kernels, and this is a saved program with your edits."
+    " Nor are other blocks of the launch."
+)
 #: The name of an edit that changes a parameter of the machine.
 MACHINE = "machine"
 #: The parameters of a machine that a page can change, and what they are in words.
@@ -120,7 +125,7 @@ class Bench:
             "details": "" if report.findings else setting.details,
             "verdict": report.verdict,
             "findings": _findings(report),
-            "notes": [*report.notes],
+            "notes": [*report.notes, *([UNLOWERED] if edits else [])],
             "cycles": setting.timeline.cycles if setting.timeline else None,
             "figure": _figure(setting),
             # What the last edit made of its thread, as `editing.order`.

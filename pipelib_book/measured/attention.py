@@ -17,9 +17,17 @@ from collections.abc import Iterable
 from pipelib_book.attention_ladder import RUNGS
 from pipelib_book.measured import contenders, results
 
-#: What the benchmark calls ours, and FlashAttention-3. With a comma and more, it is ours with a
-#: configuration of another kind.
-OURS, FA3 = "attention", "fa3"
+#: What the benchmark calls ours. With a comma and more, it is ours with a configuration of another
+#: kind.
+OURS = "attention"
+#: What it calls the builds of FlashAttention: the strongest, then those of a package registry.
+FA3, FA3_WHEEL, FA3_JAX, FA4_WHEEL = "fa3", "fa3_wheel", "fa3_jax", "fa4_wheel"
+BUILDS = {
+    FA3: "FlashAttention-3",
+    FA3_WHEEL: "FlashAttention-3, fa3-fwd",
+    FA3_JAX: "FlashAttention-3, flash-attn3-jax",
+    FA4_WHEEL: "FlashAttention-4",
+}
 #: The kinds of contenders that are not ours, and what a table calls them.
 OTHERS = {
     "attention_mgpu": "JAX",
@@ -27,10 +35,11 @@ OTHERS = {
     "cuDNN (XLA)": "cuDNN",
     "PyTorch CUDNN_ATTENTION": "PyTorch, cuDNN",
     "PyTorch FLASH_ATTENTION": "PyTorch, flash",
-    FA3: "FlashAttention-3",
+    **BUILDS,
 }
 #: Who else is measured beside every rung, by the words of a row.
-_BESIDE = {"cuDNN": ("cuDNN (XLA)", "PyTorch CUDNN_ATTENTION"), OTHERS[FA3]: (FA3,)}
+_BESIDE = {"cuDNN": ("cuDNN (XLA)", "PyTorch CUDNN_ATTENTION")}
+_BESIDE |= {words: (name,) for name, words in BUILDS.items()}
 #: The rungs, and those that send probabilities through SMEM with these in registers instead.
 NAMES = {f"rung {rung.number}": f"rung {rung.number}, {rung.name}" for rung in RUNGS}
 NAMES |= {

@@ -17,7 +17,7 @@ def record(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> dict[str, Any
 
 
 def flat(record: dict[str, Any]) -> dict[str, Any]:
-    """Rows, one for each shape, kernel and variant; and the points of the curve."""
+    """Rows, one for each shape, kernel and variant that was timed; and the points of the curve."""
     rows: list[dict[str, Any]] = []
     curve: list[dict[str, Any]] = []
     for group in record["groups"]:
@@ -25,6 +25,8 @@ def flat(record: dict[str, Any]) -> dict[str, Any]:
         for name, kept in group["contenders"].items():
             if not problem:
                 curve.append(kept)
+                continue
+            if "reason" in kept:
                 continue
             kernel, _, variant = name.partition(", ")
             moved = 2 * problem["rows"] * problem["length"] * _ITEM_BYTES[problem["dtype"]]
@@ -66,4 +68,4 @@ def table(found: dict[str, Any], rows: int, length: int, dtype: str) -> str:
 
 def _is_plain(row: dict[str, Any]) -> bool:
     """Whether it is a kernel as it ships, and none of the variants that were tried."""
-    return row["kernel"] == "copy" or row["variant"] in ("pipelib", "XLA")
+    return row["kernel"] == "copy" or row["variant"] in ("pipelib", "XLA", "quack")

@@ -72,7 +72,9 @@ def places_table(sources: Sources) -> str:
     found: dict[tuple[str, str], dict[str, Counter[str]]] = {}
     for name in in_order(sources):
         for group in sources[name]["findings"]:
-            path = pathlib.PurePosixPath(group["lines"][0].partition(":")[0])
+            # A fault of a whole kernel has no lines: it stands where the kernel begins.
+            place = next(iter(group["lines"]), group["kernel"])
+            path = pathlib.PurePosixPath(place.partition(":")[0])
             if group["verdict"].startswith("fault") and path.parts[0] != "tests":
                 by_project = found.setdefault((path.name, group["verdict"]), {})
                 kinds = by_project.setdefault(_project(name), Counter())

@@ -20,7 +20,9 @@ from pipelib_book.measured import contenders, results
 
 #: What the benchmark calls ours with tuned configurations, JAX's kernel, XLA's products, DeepGEMM.
 TUNED, UPSTREAM, CUBLAS = "matmul", "hopper_matmul_mgpu", "cuBLAS (XLA)"
-DEEPGEMM = "deepgemm"
+DEEPGEMM, DEEPGEMM_WHEEL = "deepgemm", "deepgemm_wheel"
+#: The builds of DeepGEMM: the strongest, then that of a package registry.
+BUILDS = {DEEPGEMM: "DeepGEMM", DEEPGEMM_WHEEL: "DeepGEMM, sgl-deep-gemm"}
 #: The rungs, and what tuning found beyond them.
 NAMES = {f"rung {rung.number}": f"rung {rung.number}, {rung.name}" for rung in RUNGS}
 NAMES[TUNED] = f"rung {len(RUNGS)}, tuned"
@@ -168,7 +170,7 @@ def ladder_table(found: list[Group]) -> str:
     if not found:
         return missing("ladder")
     names = NAMES | {UPSTREAM: "JAX's own"}
-    names |= {DEEPGEMM: "DeepGEMM"} if _have(DEEPGEMM, found) else {}
+    names |= {name: words for name, words in BUILDS.items() if _have(name, found)}
     rows = [_row(words, name, found) for name, words in names.items()]
     rows.append(["cuBLAS", *(g.tflops(g.baseline, without=_UNMEASURED) for g in found)])
     return results.table(_head("kernel", found), rows)
@@ -252,7 +254,7 @@ def shapes_table(found: list[Group]) -> str:
     """TFLOP/s of products of language models, by their sizes, and ratios to the rates of others."""
     if not found:
         return missing("shapes")
-    others = {None: "cuBLAS", UPSTREAM: "JAX's own", DEEPGEMM: "DeepGEMM"}
+    others = {None: "cuBLAS", UPSTREAM: "JAX's own", **BUILDS}
     others = {name: words for name, words in others.items() if name is None or _have(name, found)}
     rows = [
         [group.shape, group.tflops(TUNED), *(group.times(TUNED, name) for name in others)]
@@ -295,11 +297,11 @@ def _is_odd(problem: dict[str, Any]) -> bool:
 
 
 def untuned_table(found: list[Group]) -> str:
-    """Speeds beside the better of cuBLAS and DeepGEMM, for products that nobody tuned, by kind."""
+    """Speeds beside the best of cuBLAS and DeepGEMM, for products that nobody tuned, by kind."""
     rows = []
     for kind, is_one in _UNTUNED.items():
         some = [group for group in found if is_one(group.problem)]
-        every = [group.share(TUNED, group.fastest(CUBLAS, DEEPGEMM)) for group in some]
+        every = [group.share(TUNED, group.fastest(CUBLAS, *BUILDS)) for group in some]
         if shares := [share for share in every if share]:
             mean, behind = statistics.geometric_mean(shares), sum(x < 0.95 for x in shares)
             ends = (f"{end(shares):.2f}x" for end in (min, max))
@@ -316,7 +318,7 @@ def power_table(found: list[Group]) -> str:
     rows, dtypes = [], {group.problem["dtype"] for group in found}
     for group in found:
         baselines = group.of_kinds(CUBLAS)
-        for name in (TUNED, UPSTREAM, DEEPGEMM, *baselines):
+        for name in (TUNED, UPSTREAM, *BUILDS, *baselines):
             driver = group.driver(name)
             if not group.rate(name) or not group.rate(name, "sustained") or driver is None:
                 continue

@@ -12,13 +12,16 @@ blocks that share an SM, if it is not full, takes its share of a round (`simulat
 A step's time comes from two pairs: a kernel, and the same one on arrays with twice the steps. Of
 both, the difference in cycles is compared. The longer pairs are in no other table.
 
+The pairs are of the families that the constants were chosen by. **Defaults** are calls without a
+configuration; none is a pair, though attentions have sizes of pairs. Their errors are of the time.
+
 A record that is not there gives no rows and a sentence in place of a table.
 """
 
 import hashlib
 import itertools
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 _MOSAIC = "mosaic"
 #: An error that wants a cause; how many of the worst rows a table has.
 MOST, WORST = 0.05, 10
+#: An error that a user can live with; the microseconds of a short launch.
+NEAR, SHORT_US = 0.15, 10
 
 
 _MARKERS = "os^Dv<>p*hX"
@@ -164,6 +169,83 @@ def _row(name: str, kept: dict[str, Any], predicted: dict[str, Any]) -> Row:
         family, ": ".join(work), config, is_held_out(name), median(map(sum, zip(*runs))),
         median(kept["mhz"]), predicted["us_at_clock"], predicted["us"], predicted["mhz"],
     )  # fmt: skip
+
+
+class Default(NamedTuple):
+    """A call without a configuration: its kernel and its problem, measured and predicted.
+
+    `us_predicted` is None where no kernel of ours computes it, or nobody has predicted it.
+    """
+
+    family: str
+    problem: dict[str, Any]
+    us: float
+    us_predicted: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Family and problem, as the record of the predictions names them."""
+        return f"{self.family}: " + ", ".join(f"{k}={v}" for k, v in self.problem.items())
+
+    @property
+    def error(self) -> float:
+        """Of the time; that of a call that is not predicted is not asked for."""
+        assert self.us_predicted is not None
+        return self.us_predicted / self.us - 1
+
+
+def measured_defaults(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[Default]:
+    """The sixty products of sizes drawn by chance, and attention forward, as measured."""
+    found: list[Default] = []
+    for family, parts in _DEFAULTS.items():
+        for record in results.read(f"{results.GPU}/{family}.json", folders):
+            for group in record["groups"]:
+                kept = group["contenders"].get(family, {})
+                if group["part"] not in parts or group["problem"].get("backward"):
+                    continue
+                if us := kept.get("burst_microseconds"):
+                    found.append(Default(family, group["problem"], median(us)))
+    return found
+
+
+#: Of each record, which is called as its kernel, the parts with problems for `measured_defaults`.
+_DEFAULTS = {"matmul": ("untuned",), "attention": ("forward", "sizes")}
+
+
+def defaults(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[Default]:
+    """Calls without a configuration that were measured and predicted; none without a record."""
+    predicted = results.read(f"{results.GPU}/predicted.json", folders)
+    known = predicted[0].get("defaults", {}) if predicted else {}
+    every = (
+        each._replace(us_predicted=_us(known, each.name)) for each in measured_defaults(folders)
+    )
+    return [each for each in every if each.us_predicted is not None]
+
+
+def _us(known: dict[str, Any], name: str) -> float | None:
+    return known.get(name, {}).get("us")
+
+
+def defaults_table(found: Sequence[Default]) -> str:
+    """Errors of calls without a configuration, short ones apart."""
+    if not found:
+        return results.missing("call without a configuration", "A record of the model")
+    lines: list[list[str]] = []
+    for family in dict.fromkeys(each.family for each in found):
+        for what, is_in in _LENGTHS.items():
+            errors = [abs(e.error) for e in found if e.family == family and is_in(e.us)]
+            if errors:
+                near = sum(error <= NEAR for error in errors)
+                lines.append([*_errors(f"{family}, {what}", errors), f"{near} of {len(errors)}"])
+    head = "call", "problems", "mean error", "largest", f"within {NEAR:.0%}"
+    return results.table(head, lines)
+
+
+#: Launches of microseconds, which mostly begin and end, and others.
+_LENGTHS: dict[str, Callable[[float], bool]] = {
+    "up to 10 µs": lambda us: us <= SHORT_US,
+    "longer": lambda us: us > SHORT_US,
+}
 
 
 def held_out(found: Iterable[Row]) -> list[Row]:

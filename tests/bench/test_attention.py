@@ -30,7 +30,7 @@ from pipelib.kernels import AttentionConfig
 from pipelib.kernels.attention import attention_reference
 from pipelib.kernels.matmul import tuned
 from pipelib_book.attention_forms import RungConfig
-from pipelib_book.measured.attention import FA3
+from pipelib_book.measured.attention import BUILDS, FA3
 from pipelib_book.measured.attention import OTHERS as THEIRS
 from tests.bench.stand_ins import Workers, dry_run
 
@@ -81,9 +81,9 @@ def test_a_burst_is_of_compiled_functions(monkeypatch):
     assert counts == [3, 3]
 
 
-@pytest.mark.parametrize("backward", [False, True])
-def test_errors_are_of_each_result(backward):
-    problem = SMALL._replace(backward=backward)
+@pytest.mark.parametrize("backward, kv_heads", [(False, None), (True, None), (True, 1)])
+def test_errors_are_of_each_result(backward, kv_heads):
+    problem = SMALL._replace(backward=backward, kv_heads=kv_heads)
     run = prepare(reference, problem)
     found = run("float64_error")
     assert found["each"].keys() == set(problem.results)
@@ -210,21 +210,6 @@ def test_probabilities_of_8_bits_may_be_farther_off(dtype, error, is_right):
     assert (error <= attention.most_error(SMALL._replace(dtype=dtype))) == is_right
 
 
-def test_sizes_have_the_peer_only_where_it_was_built(monkeypatch):
-    """With one head_dim of 64, 128 or 256; dense, of an even number of 128 keys."""
-    monkeypatch.setattr(attention.peers, "has", lambda name: True)
-    made = {problem: PARTS["sizes"].contenders(problem, []) for problem in attention.SIZES}
-    kinds = {(p.seq, p.head_dim, p.v_head_dim, p.causal) for p in made if FA3 in made[p]}
-    assert kinds == {
-        (777, 128, None, True),
-        (896, 128, None, True),
-        (4097, 128, None, True),
-        (4224, 128, None, True),
-        (2048, 128, None, True),
-    }
-    assert all({OURS, CUDNN} <= found.keys() for found in made.values())
-
-
 def test_a_table_is_against_the_fastest_of_the_others():
     us = {OURS: 2.0, CUDNN: 4.0, f"{OURS}, tuned": 1.0}
     made = {name: dict(burst_microseconds=[each, each]) for name, each in us.items()}
@@ -290,12 +275,9 @@ def test_the_groups_of_the_record_are_whole(path):
         if group["part"] == "tune":
             RungConfig(**group["best"]).check(problem.head_dim)
             continue
-        peers = {FA3} & group["run"].get("peers", {}).keys()
-        if group["part"] in ("narrow", "sizes"):  # not of all their problems
-            peers &= group["contenders"].keys()
-        assert group["contenders"].keys() - peers == (
-            PARTS[group["part"]].contenders(problem, groups).keys()
-        )
-        assert peers <= group["contenders"].keys()
+        theirs = group["contenders"].keys() - BUILDS.keys()  # which are not here
+        assert theirs == PARTS[group["part"]].contenders(problem, groups).keys() - BUILDS.keys()
+        if group["part"] not in ("narrow", "sizes"):  # not of all their problems
+            assert {FA3} & group["run"].get("peers", {}).keys() <= group["contenders"].keys()
         for found in group["contenders"].values():
             assert "reason" in found or len(found["burst_microseconds"]) >= 20

@@ -17,10 +17,11 @@ from pallascope.tuning.results import Row
 from pallascope.tuning.spaces import label
 from pipelib.kernels.hopper import Gpu, assumed
 from pipelib.kernels.matmul import tuned
-from pipelib.kernels.matmul.arguments import is_addressable
+from pipelib.kernels.matmul.arguments import unaddressed
 from pipelib.kernels.matmul.call import pick
 from pipelib.kernels.matmul.product import Product
 from pipelib_book.matmul_ladder import RUNGS
+from pipelib_book.measured import ladder
 
 RECORDS = sorted(records.RESULTS.glob("*/matmul.json"))
 SEARCHES = sorted(records.RESULTS.glob("*/tune.json"))
@@ -109,7 +110,7 @@ def test_every_contender_can_be_sent_to_a_process(part):
     for problem in PARTS[part].problems:
         made = PARTS[part].contenders(problem, [SEARCHED_GROUP])
         assert pickle.loads(pickle.dumps(made)).keys() == made.keys()
-        assert {*PARTS[part].sustained} - {matmul.DEEPGEMM} <= made.keys()
+        assert {*PARTS[part].sustained} - ladder.BUILDS.keys() <= made.keys()
 
 
 def test_the_ladder_has_every_rung_and_the_slots_of_rung_1():
@@ -145,7 +146,7 @@ def test_how_many_untuned_sizes_the_kernel_takes():
         for problem in untuned.problems():
             a, b = problem.factors
             chosen = product.configured(pick(a, b, (), product))
-            takes.append(is_addressable(a, b, (), chosen))
+            takes.append(not unaddressed(a, b, (), chosen, by_rows=True))
     assert (sum(takes), len(takes)) == (60, 60)
 
 
@@ -194,8 +195,8 @@ def test_the_groups_of_the_record_are_whole(path, record_property):
         for group in of_part:
             problem = Problem(**group["problem"])
             run = group["run"]
-            # DeepGEMM is made only where a folder of peers is given.
-            peers = {matmul.DEEPGEMM} & run.get("peers", {}).keys()
+            # DeepGEMM's builds are made only where they are.
+            peers = ladder.BUILDS.keys() & run.get("peers", {}).keys()
             assert group["contenders"].keys() - peers == plan.contenders(problem, groups).keys()
             assert part != "untuned" or peers <= group["contenders"].keys()
             assert tuned.file_name(run["provenance"]["gpu"]) == path.parent.name

@@ -1,6 +1,7 @@
 """`benchmarks.processes`: how contenders are measured in processes, and what is kept of them."""
 
 import dataclasses
+import math
 from types import SimpleNamespace
 
 from benchmarks import matmul, processes
@@ -95,13 +96,15 @@ def test_what_fails_has_its_reason_and_the_others_go_on():
         behaviour("d", check=0.5),
         behaviour("e"),
         behaviour("f", float64_error=hang),
+        behaviour("g", check=math.inf),
     )
     assert found["a"] == {"reason": "ValueError: too large"}
     assert found["b"]["reason"] == "no answer in 20 s" and "burst_microseconds" not in found["b"]
     assert sum(entry[:2] == ("b", "burst") for entry in log) == 1, "it is asked once"
     assert found["c"]["reason"] and found["c"]["burst_microseconds"]
     assert "wrong by more than" in found["d"]["reason"] and found["d"]["largest_error_rms"] == 0.5
-    assert not any(entry[0] == "d" and entry[1] in ("burst", "sustained") for entry in log)
+    assert found["g"]["reason"] == "has elements that are not finite"
+    assert not any(entry[0] in "dg" and entry[1] in ("burst", "sustained") for entry in log)
     assert "reason" not in found["e"] and found["e"]["sustained_microseconds"]
     assert found["f"]["reason"] and not any(entry[:2] == ("f", "burst") for entry in log)
 

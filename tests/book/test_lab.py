@@ -68,7 +68,7 @@ def make_lab(folder, home):
     log = home / "log"
     with log.open("w") as out:
         process = subprocess.Popen(
-            ["make", "lab", "ARGS=--no-browser --port=0 --allow-root"],
+            ["make", "lab", "ARGS=--no-browser --port=0"],
             cwd=folder,
             env=env,
             stdout=out,

@@ -71,7 +71,8 @@ _DELAYED = (
 )
 _MASKED = (
     "A tile is loaded a few rows shifted, so nothing wrote its first or last rows. jnp.where leaves"
-    " out what is made of these rows."
+    " out what is made of these rows, but first it goes through memory, a sum of each row, or from"
+    " step to step of a loop."
 )
 _INTERPRETED = (
     "This form of the kernel is for JAX's interpreter, where a product is over when it returns."
@@ -103,21 +104,20 @@ READINGS = [
         for kernel in (
             "gla_kernels.py:226",
             "gla_kernels.py:686",
-            "rwkv7_prep.py:194",
             "vector_gate.py:601",
             "vector_gate_bwd.py:582",
         )
     ),
     Reading(
-        "tests/test_mosaic_gpu_rwkv7.py::", "race", Verdict.HARMLESS,
-        "The tile that is loaded one row shifted begins with a row into which a copy is on its way."
-        " jnp.where leaves this row out.",
-        "rwkv7_bwd.py:93",
-    ),
-    Reading(
         "tests/test_mosaic_gpu_rwkv7.py::", "lost-store", Verdict.HARMLESS,
         "The block clears two slots, and has a step for one only.",
         "vector_gate_bwd.py:153",
+    ),
+    Reading(
+        "tests/test_mosaic_gpu_gdn_hd256.py::", "lost-store", Verdict.HARMLESS,
+        "Only the blocks of the first keys store dv and db. The others write both to shared memory"
+        " all the same.",
+        "gated_delta_rule_kb.py:908",
     ),
     *(
         Reading(test, "race", Verdict.HARMLESS, _INTERPRETED)
@@ -192,11 +192,28 @@ READINGS = [
             ("test_not_waiting_for_all_barrier_completions_in_thread_raises", "barrier-misuse"),
             ("test_completing_barrier_twice_in_different_threads_raises", "barrier-misuse"),
             ("test_all_warps_must_wait_on_barrier", "deadlock"),
+            ("test_mpmd_all_warps_must_wait_on_barrier", "deadlock"),
             ("test_warps_must_wait_on_barrier_evenly", "barrier-misuse"),
             ("test_mpmd_warps_must_wait_on_barrier_evenly", "barrier-misuse"),
             ("test_warps_of_warpgroup_must_wait_on_barrier_evenly", "deadlock"),
             ("test_mpmd_warps_of_warpgroup_must_wait_on_barrier_evenly", "deadlock"),
         )
+    ),
+    *(
+        Reading(
+            test, "resource", Verdict.HARMLESS,
+            "A block of more than 1,024 lanes cannot be launched. Only JAX's interpreter runs it.",
+        )
+        for test in (
+            "test_interpret_core_map",
+            "test_interpret_kernel",
+            "test_barrier_wait_in_multiple_threads_ok",
+        )
+    ),
+    Reading(
+        "test_cluster_ref_read", "race", Verdict.LETTER,
+        "Each block reads the other's shared memory last, and nothing keeps the other from ending:"
+        " CUDA asks for both to be there. JAX's lowering adds no barrier at the end.",
     ),
     Reading(
         "test_no_race_in", "lost-store", Verdict.HARMLESS,

@@ -1,12 +1,18 @@
 """The front door of the kernels: which device is refused, and in which words."""
 
+import ast
+import importlib
+import inspect
+import pathlib
 import pkgutil
 import re
+import warnings
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+import pipelib.kernels
 from pipelib.kernels import (
     attention,
     decode_attention,
@@ -18,6 +24,7 @@ from pipelib.kernels import (
 )
 from pipelib.kernels.attention import attention_kernel
 from pipelib.kernels.front import Front
+from tests.kernels import printed
 from tests.kernels.devices import NO_FORWARD_MODE, pretend
 
 
@@ -64,10 +71,10 @@ NARROW, SCALES = jnp.float8_e4m3fn, (jnp.ones((64, 1)), jnp.ones((1, 1)))
 KERNELS = {
     "matmul": (lambda a: matmul(a, X.T), X, "jnp.matmul"),
     "attention": (
-        lambda q: attention(q, Q, Q), Q, "pipelib.kernels.attention.attention_reference",
+        lambda q: attention(q, Q, Q), Q, "pipelib.kernels.attention_reference",
     ),
     "attention_kernel": (
-        lambda q: attention_kernel(q, Q, Q)[0], Q, "pipelib.kernels.attention.attention_reference",
+        lambda q: attention_kernel(q, Q, Q)[0], Q, "pipelib.kernels.attention_reference",
     ),
     "decode_attention": (
         lambda q: decode_attention(q[:, :1], Q, Q), Q, "jax.nn.dot_product_attention with a mask",
@@ -96,7 +103,51 @@ def test_a_cpu_that_interprets_nothing(name):
     if name not in ("attention_kernel", "decode_attention", "scaled_matmul"):  # have no gradients
         with pytest.raises(ValueError, match=f"^{re.escape(message)}"):  # JAX adds a note
             jax.grad(lambda x: call(x).astype(jnp.float32).sum())(x)
-    assert callable(pkgutil.resolve_name(plain.split()[0].replace("jnp", "jax.numpy")))
+
+
+def fronts():
+    """Every front door of the package: of modules, and of their classes."""
+    for info in pkgutil.walk_packages(pipelib.kernels.__path__, "pipelib.kernels."):
+        module = importlib.import_module(info.name)
+        for holder in (module, *filter(inspect.isclass, vars(module).values())):
+            yield from (each for each in vars(holder).values() if isinstance(each, Front))
+
+
+def test_what_a_front_prints_can_be_typed():
+    """As it is printed: `pipelib.kernels.attention`, for one, is the function, not the package."""
+    found = {front.name: front.plain for front in fronts()}
+    assert {*KERNELS, "collective_matmul"} == {*found}
+    for plain in found.values():
+        assert printed.dotted(plain)
+        assert all(callable(printed.meaning(name)) for name in printed.dotted(plain))
+
+
+def literals(source):
+    """The strings of a module that are no docstrings; of an f-string, its parts."""
+    strings = ast.Constant | ast.JoinedStr
+    tree = ast.parse(source)
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, strings) and id(node) not in alone:
+            yield ast.unparse(node)
+
+
+def test_what_any_error_prints_can_be_typed():
+    root, found = pathlib.Path(pipelib.__path__[0]), set()
+    for path in root.rglob("*.py"):
+        for text in literals(path.read_text("utf-8")):
+            found |= {*printed.dotted(text)}
+    assert len(found) > 20
+    for name in found:
+        with warnings.catch_warnings(action="ignore"):
+            printed.meaning(name)
+
+
+@pytest.mark.parametrize("name", ["pipelib.kernels.attention.attention_reference", "jnp.nothing"])
+def test_a_name_that_is_not_there_is_found(name):
+    assert printed.dotted(f"call {name}.") == [name]
+    with pytest.raises(AttributeError):
+        printed.meaning(name)
 
 
 # Planned for a CPU, `ragged_dot` has copies that a GPU cannot make.

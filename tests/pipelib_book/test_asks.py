@@ -26,7 +26,7 @@ SWIZZLED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 
 def answer(kernel, *args):
     program, beside = pallascope.trace(kernel, *args), beside_of(kernel, args)
-    return asks.Answer(program, args, pallascope.H200, beside)
+    return asks.Answer(program, args, pallascope.H200, beside, kernel)
 
 
 def said(ask, kernel, *args):
@@ -62,6 +62,32 @@ def test_another_s_bytes_are_a_limit():
         o_gmem[...] = x_gmem[...] + x_gmem[...]
 
     assert said(ask, lambda x: plgpu.kernel(directly, out_type=x)(x), X) == (False, text)
+
+
+def uneven(x):
+    """Two blocks that copy tiles of 8 x 128, the first one and all others."""
+
+    def kernel(x_gmem, o_gmem, x_smem, landed):
+        def copy(k, _):
+            plgpu.copy_gmem_to_smem(x_gmem.at[k], x_smem, landed)
+            plgpu.barrier_wait(landed)
+            plgpu.copy_smem_to_gmem(x_smem, o_gmem.at[k])
+            plgpu.wait_smem_to_gmem(0)
+
+        i = lax.axis_index("i")
+        lax.fori_loop(i, 1 + i * (len(x) - 1), copy, None)
+
+    scratch = [plgpu.SMEM((8, 128), jnp.float32), plgpu.Barrier()]
+    return plgpu.kernel(kernel, out_type=x, grid=(2,), grid_names=("i",), scratch_types=scratch)(x)
+
+
+def test_bytes_are_of_all_blocks_or_of_the_block_with_most():
+    tile, x = 4 * 8 * 128, jax.ShapeDtypeStruct((4, 8, 128), jnp.float32)
+    line = f"It loads {4 * tile:,} bytes, of {4 * tile:,} at most."
+    assert said(asks.loads_at_most(4 * tile), uneven, x) == (True, line)
+    line = f"It is right, but loads {3 * tile:,} bytes in a block, of {2 * tile:,} at most."
+    assert said(asks.block_loads_at_most(2 * tile), uneven, x) == (False, line)
+    assert said(asks.loads_less_than(uneven), uneven, x).holds
 
 
 @pytest.mark.parametrize(
@@ -150,6 +176,26 @@ def test_threads_that_start_products(cluster):
     assert said(asks.multiplies_in(1), kernel, HALVES, HALVES) == (True, f"It {does}.")
     no = f"It is right, but {does}, and 2 are asked for."
     assert said(asks.multiplies_in(2), kernel, HALVES, HALVES) == (False, no)
+
+
+def test_exponentials_beneath_a_product():
+    for wait, share in ((0, 0), (1, 100)):
+
+        def kernel(x_gmem, o_gmem, x_smem, wait=wait):
+            def scope(acc):
+                plgpu.wgmma(acc, x_smem, x_smem)
+                plgpu.wgmma_wait(wait)
+                o_gmem[...] = jnp.exp(x_gmem[...])
+                return acc[...]
+
+            pl.run_scoped(scope, plgpu.ACC((64, 64), jnp.float32))
+
+        tile = plgpu.SMEM((64, 64), jnp.float16, transforms=SWIZZLED)
+        x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+        run = plgpu.kernel(kernel, out_type=x, scratch_types=[tile])
+        holds, text = said(asks.exponentials_beneath(), run, x)
+        assert holds is bool(share), text
+        assert f"computes {share}% of its exponentials while a product is in flight." in text
 
 
 def test_operations_on_the_tensor_core():
@@ -291,6 +337,19 @@ def test_slots_that_are_freed_when_nobody_waits(waits):
     )
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_a_slot_that_is_freed_right_after_its_product(early):
+    # `wgmma_wait(1)` ends the product with `a`: `early` frees its slot before the next wait.
+    holds, text = said(asks.frees_at_once("a_smem"), products(1, early), HALVES, HALVES)
+    assert holds is early
+    assert text == (
+        "It frees each slot of `a_smem` as soon as its product is over."
+        if early
+        else "It is right, but frees a slot of `a_smem` 6 times after other work: it was done with"
+        " that slot before."
+    )
+
+
 @pytest.mark.parametrize(
     ("ask", "lacks"),
     [
@@ -298,6 +357,7 @@ def test_slots_that_are_freed_when_nobody_waits(waits):
         (asks.frees_within_block("c_smem"), "frees no slot of `c_smem`"),
         (asks.sees_all_frees("c_smem"), "frees no slot of `c_smem`"),
         (asks.frees_slot_by_slot("c_smem"), "frees no slot of `c_smem`"),
+        (asks.frees_at_once("c_smem"), "frees no slot of `c_smem`"),
         (asks.products_beneath("c_smem"), "waits for no load of `c_smem` beside products"),
         (asks.shares("c_smem"), "loads no `c_smem`"),
         (asks.goes_through_once("c_smem"), "multiplies with no `c_smem`"),

@@ -361,13 +361,34 @@ def test_what_jax_does_not_lower_does_not_pass():
     (line,) = grade(plgpu.kernel(kernel, out_type=x, scratch_types=scratch), x, expected=x).lines
     assert "not-lowered: JAX does not lower the kernel of tests/pipelib_book/test_grading" in line
     assert "<=256 elements along each dimension, got (384, 128)" in line
+    assert line.endswith(" No GPU can run it, though the interpreter may.")
+
+
+def test_an_error_of_jax_s_without_words_has_its_function():
+    power = lambda x_gmem, o_gmem: o_gmem.__setitem__(..., x_gmem[...] ** 1)
+    answer = lambda x: plgpu.kernel(power, out_type=x)(x)
+    (line,) = grade(answer, jnp.ones((ROWS, COLUMNS)), expected=X[:, :COLUMNS]).lines
+    assert "NotImplementedError: no words, raised in `_integer_pow_lowering_rule`. " in line
+
+
+@pytest.mark.filterwarnings("ignore:Using pl.program_id")
+def test_a_program_id_is_said_to_be_why_a_result_is_wrong():
+    def kernel(x_gmem, o_gmem):
+        rows = pl.ds(pl.program_id(0) * 32, 32)
+        o_gmem[rows] = x_gmem[rows]
+
+    answer = lambda x: plgpu.kernel(kernel, out_type=x, grid=(2,), grid_names=("i",))(x)
+    x = X[:, :COLUMNS]
+    line = grade(answer, x, expected=x).lines[-1]
+    assert line.startswith("Its result is wrong: ")
+    assert " It calls `pl.program_id`, which JAX's interpreter takes for 0 in each block, " in line
 
 
 # Compiled.
 
 
-def squared(x):
-    """A product of 64 x 64 with itself."""
+def squared(x, operand=lambda a_smem: a_smem):
+    """A product of 64 x 64 with itself, or of an operand from registers with it."""
 
     def kernel(x_gmem, o_gmem, a_smem, b_smem, barrier):
         plgpu.copy_gmem_to_smem(x_gmem, a_smem, barrier)
@@ -375,7 +396,7 @@ def squared(x):
         plgpu.barrier_wait(barrier)
 
         def scope(acc):
-            plgpu.wgmma(acc, a_smem, b_smem)
+            plgpu.wgmma(acc, operand(a_smem), b_smem)
             return acc[...]
 
         o_gmem[...] = pl.run_scoped(scope, plgpu.ACC((64, 64), jnp.float32))
@@ -389,6 +410,14 @@ def squared(x):
 
 SQUARE = jnp.eye(64, dtype=jnp.float16)
 UNIT = jnp.eye(64, dtype=jnp.float32)
+
+
+@pytest.mark.parametrize("factor", [1, 2])
+def test_an_operand_from_registers_is_interpreted(monkeypatch, factor):
+    monkeypatch.setattr(grading, "lacking", lambda: "nothing is compiled here")
+    whole = lambda a_smem: plgpu.layout_cast(factor * a_smem[...], plgpu.Layout.WGMMA)
+    got = grade(lambda x: squared(x, whole), SQUARE, expected=UNIT, tolerance=1e-3)
+    assert got.passed is (factor == 1), got
 
 
 def test_products_that_ptxas_finds_fault_with_do_not_pass(monkeypatch):

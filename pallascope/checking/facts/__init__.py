@@ -85,6 +85,11 @@ def lines(*lines: str | None) -> str:
     return " and ".join(dict.fromkeys(line or "an unknown line" for line in lines))
 
 
+def at(line: str | None) -> str:
+    """How a note of a line begins, if the trace knows the line."""
+    return f"{line}: " if line else ""
+
+
 def agent(program: Program, op: Op) -> str:
     """Who it is that accesses memory for this op."""
     who = thread_name(program, op.thread)

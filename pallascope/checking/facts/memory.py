@@ -10,6 +10,7 @@ from pallascope.checking.facts import (
     Fleeting,
     Remark,
     agent,
+    at,
     barrier_name,
     landing_on,
     named,
@@ -197,7 +198,7 @@ class Overwritten(Remark):
         if self.at_times:
             how, right = " or gone", "it does no harm if once too often, or a read is missing"
         return (
-            f"{_at(self.line)}what is written to `{self.buffer}` is not read before it is written"
+            f"{at(self.line)}what is written to `{self.buffer}` is not read before it is written"
             f" anew{how}, {count(self.times, 'time')}: {right}."
         )
 
@@ -213,7 +214,7 @@ class HandedOver(Remark):
     @override
     def note(self, program: Program) -> str:
         return (
-            f"{_at(self.line)}nothing here writes what this reads of `{self.buffer}`: right if"
+            f"{at(self.line)}nothing here writes what this reads of `{self.buffer}`: right if"
             f" another block does, then signals {', '.join(self.semaphores)}; whole_grid=True"
             " follows that."
         )
@@ -247,7 +248,7 @@ class Unused(Remark):
     def note(self, program: Program) -> str:
         what = "the product in" if self.is_product else "what is copied into"
         return (
-            f"{_at(self.line)}{what} `{self.buffer}` is not read, {count(self.times, 'time')}:"
+            f"{at(self.line)}{what} `{self.buffer}` is not read, {count(self.times, 'time')}:"
             " right if nothing is meant to come of it."
         )
 
@@ -263,7 +264,7 @@ class Unplaced(Remark):
     @override
     def note(self, program: Program) -> str:
         return (
-            f"{_at(self.line)}where this accesses `{self.buffer}` depends on what a tensor holds,"
+            f"{at(self.line)}where this accesses `{self.buffer}` depends on what a tensor holds,"
             f" {count(self.times, 'time')}: it was taken to be within the array, and compared only"
             " with accesses of all that it may reach."
         )
@@ -282,15 +283,17 @@ class _Outside:
         """Whether the access writes."""
         return self.region in self.op.writes
 
-    def told(self, program: Program, follows: str, remedy: str) -> Finding:
-        """The finding: where the access is and how long the axis, what follows, and what to do."""
+    def told(self, program: Program, follows: str, remedy: str, there: str = "") -> Finding:
+        """The finding: where the access is and how long the axis, what follows, and what to do.
+
+        `there` says what the axis has instead, if its length does not matter.
+        """
         op, buffer = self.op, program.buffers[self.region.buffer]
-        (start, stop), size = self.region.box[self.axis], buffer.shape[self.axis]
-        indices = f"index {start}" if stop - start == 1 else f"indices {start} to {stop - 1}"
+        size = buffer.shape[self.axis]
         cause = (
             f"{_in_step(op)}{agent(program, op)} {'writes' if self.is_write else 'reads'}"
-            f" {named(buffer)} at {indices} of axis {self.axis}, which has {size} ({_range(size)}):"
-            f" {follows}."
+            f" {named(buffer)} at {_indices(*self.region.box[self.axis])} of axis {self.axis},"
+            f" {there or f'which has {size} ({_range(size)})'}: {follows}."
         )
         return Finding(FindingKind.OUT_OF_BOUNDS, (op,), cause, remedy, buffer.name)
 
@@ -316,6 +319,18 @@ class OutsideBuffer(_Outside, Fault):
             )
         does = "overwrites" if self.is_write else "gets"
         return self.told(program, f"it {does} what is not the array's", remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideView(_Outside, Fault):
+    """A region that an index of a view leads to, and that is outside of the view on an axis."""
+
+    @override
+    def finding(self, program: Program) -> Finding:
+        follows = f"it {'overwrites' if self.is_write else 'gets'} what is not the view's"
+        remedy = "Keep the index within the view, or take a larger view."
+        there = f"of which the view has {_indices(*self.region.view[self.axis])}"
+        return self.told(program, follows, remedy, there)
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,19 +384,19 @@ class Overshoot(Remark):
     def note(self, program: Program) -> str:
         what = "gets zeros only" if self.kind == Kind.LOAD else "stores nothing"
         return (
-            f"{_at(self.line)}this {self.kind} is of a tile behind the end of `{self.buffer}` and"
+            f"{at(self.line)}this {self.kind} is of a tile behind the end of `{self.buffer}` and"
             f" {what}, {count(self.times, 'time')}: right if a number of steps was rounded up."
         )
+
+
+def _indices(start: int, stop: int) -> str:
+    """An interval of an axis."""
+    return f"index {start}" if stop - start == 1 else f"indices {start} to {stop - 1}"
 
 
 def _range(size: int) -> str:
     """The indices of an axis."""
     return f"0 to {size - 1}" if size > 1 else "0 only" if size else "none"
-
-
-def _at(line: str | None) -> str:
-    """Where a note is about, if the trace knows."""
-    return f"{line}: " if line else ""
 
 
 def _in_step(op: Op) -> str:

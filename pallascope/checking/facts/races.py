@@ -94,17 +94,27 @@ class Race(Collision, Fleeting):
                 f" orders_tensor_core=True on which {other} waits before.",
             )
         if first.kind == Kind.LOAD:
-            name, elsewhere = "its barrier", ""
+            name, elsewhere, waits = "its barrier", "", False
             if first.barrier is not None:
-                name = barrier_name(program, landing_on(first, self.buffer), first.index)
+                barrier = landing_on(first, self.buffer)
+                name = barrier_name(program, barrier, first.index)
+                landed = barrier, first.index
+                ops = program.threads[second.thread]
+                waits = any(op.kind is Kind.WAIT and op.place == landed for op in ops)
             if len(program.threads) > 1:
                 elsewhere = (
                     f", or in a thread that then arrives on a barrier on which {other} waits"
                 )
+            remedy = f"Call barrier_wait on that barrier in {other}{elsewhere}, before the access."
+            if waits:
+                remedy = (
+                    f"Let {other} wait for phase {first.phase} before the access: its barrier_wait"
+                    " on that barrier comes later, or is for another phase."
+                )
             return (
                 f"the copy has landed when phase {first.phase} of {name} is over, and {other} has"
                 " not waited for that.",
-                f"Call barrier_wait on that barrier in {other}{elsewhere}, before the access.",
+                remedy,
             )
         if (wait := _WAITS.get(first.kind)) is not None:
             return (

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import override
 
-from pallascope.checking.facts import SCRATCH, Fault, Remark
+from pallascope.checking.facts import SCRATCH, Fault, Remark, at
 from pallascope.machine import COLUMN_BYTES
 from pallascope.program import Action, Op, Program, Space
 from pallascope.report import Finding, FindingKind, count, thread_name
@@ -13,7 +13,7 @@ _GRID = "Give more to the grid's last axis, CUDA's x, or let a block do the work
 #: What a launch has at most, and what to do where it has more.
 LIMITS = {
     "lanes a block": (1_024, "Take fewer Pallas threads."),
-    "blocks a cluster": (8, "Take less: 9 to 16 want an attribute (not portable) that is not set."),
+    "blocks a cluster": (16, "Take less: 8 run on every GPU that has clusters, 16 on Hopper."),
     "blocks along CUDA's x": (2**31 - 1, _GRID),
     "blocks along CUDA's y": (65_535, _GRID),
     "blocks along CUDA's z": (65_535, _GRID),
@@ -49,9 +49,9 @@ class Absent(Remark):
     @override
     def note(self, program: Program) -> str:
         return (
-            f"{self.line}: this waits for a later block, and of {self.blocks:,} blocks no more than"
-            f" {self.sms} SMs x {self.each} = {self.sms * self.each:,} run at once: if all of these"
-            " wait, that block never begins. Launch no more, or wait for earlier blocks only."
+            f"{at(self.line)}this waits for a later block, and of {self.blocks:,} blocks no more"
+            f" than {self.sms} SMs x {self.each} = {self.sms * self.each:,} run at once: if all of"
+            " these wait, that block never begins. Launch no more, or wait for earlier blocks only."
         )
 
 

@@ -6,6 +6,7 @@ The model. Each module has one part of it:
 `config`            how the work is divided, and what that takes of an SM
 `arguments`         which arguments are refused
 `call`              `attention` itself: it picks a configuration, and has the gradients' rules
+`drop_in`           `dot_product_attention`: JAX's own arguments
 `band`              which scores are seen, and so which steps a block takes
 `order`             which block runs when
 `choosing`          the configuration of the forward kernel, if none is given
@@ -34,8 +35,16 @@ Gradients are made from the log-sum-exp of each row. With a head dimension of 64
 makes them, or two, if the call is to be `deterministic`; with 256, three. For larger heads plain
 JAX makes them, in float32, for some queries at a time, so that it never holds all scores.
 
-Not covered: dropout; biases; pages of keys, but by `decode_attention`; masks that are given as
-arrays; gradients of gradients of the kernels, for which JAX says "Differentiation rule for
+Scores may be capped (`soft_cap`), and each head may have a sink (`sinks`), a score more whose value
+is zeros. A sink is added to the sums of a row in the end. Its gradient is plain JAX's, from the
+log-sum-exp, which it is a part of.
+
+Packed documents. With `segment_ids` a block goes only through the blocks of keys from the first to
+the last that has one of its queries' documents, and masks those alone that have the end of one
+(`band`).
+
+Not covered: dropout; biases, as of ALiBi; pages of keys, but by `decode_attention`; masks that are
+given as arrays; gradients of gradients of the kernels, for which JAX says "Differentiation rule for
 'mpmd_map' not implemented"; forward mode (`jax.jvp`, `jax.jacfwd`), for which JAX's TypeError names
 forward-mode autodiff and custom_vjp.
 """
@@ -49,6 +58,7 @@ from pipelib.kernels.attention.choosing import default_config
 from pipelib.kernels.attention.config import AttentionConfig, GradientConfig
 from pipelib.kernels.attention.decode import decode_attention
 from pipelib.kernels.attention.decode_config import DecodeConfig
+from pipelib.kernels.attention.drop_in import dot_product_attention
 
 __all__ = [
     "AttentionConfig",
@@ -59,4 +69,5 @@ __all__ = [
     "attention_reference",
     "decode_attention",
     "default_config",
+    "dot_product_attention",
 ]

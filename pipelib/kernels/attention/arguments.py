@@ -21,13 +21,17 @@ from pipelib.tiles import PIECE_ROWS
 MOST_KEYS = 2**30
 #: The argument `window` of `attention`.
 Window = int | tuple[int | None, int | None] | None
-#: The argument `segment_ids` of `attention`.
-SegmentIds = jax.Array | tuple[jax.Array, jax.Array] | None
+#: One array for q and k, or one for each.
+_Pair = jax.Array | tuple[jax.Array, jax.Array]
+#: The arguments `segment_ids` and `cu_seqlens` of `attention`.
+SegmentIds = _Pair | None
 #: The segments of q and of k; none if there are none.
 Segments = tuple[jax.Array, ...]
+#: The scores of sinks, [heads]; none if there are none.
+Sinks = tuple[jax.Array, ...]
 
 #: The front door of `attention`; those of other functions take its checks, too.
-FRONT = Front("attention", "pipelib.kernels.attention.attention_reference", AttentionConfig)
+FRONT = Front("attention", "pipelib.kernels.attention_reference", AttentionConfig)
 #: The dtype of 8 bits that the forward kernel takes, and the largest size of its heads.
 FLOAT8, MOST_OF_FLOAT8 = jnp.dtype(jnp.float8_e4m3fn), 256
 
@@ -95,6 +99,7 @@ def options_of(
     scale: float | None,
     config: AttentionConfig | None = None,
     deterministic: bool = False,
+    soft_cap: float | None = None,
 ) -> Options[AttentionConfig | None]:
     """The options, checked; the arguments are those of `attention`.
 
@@ -109,7 +114,31 @@ def options_of(
             " config.fused asks for adds up q's gradient as blocks come: leave one of them out."
         )
     right = 0 if FRONT.flag("causal", causal) else right
-    return Options(left, right, scale_of(q, scale), config, deterministic=bool(deterministic))
+    cap = None if soft_cap is None else FRONT.number("soft_cap", soft_cap)
+    if cap is not None and not 0.0 < cap < math.inf:
+        raise ValueError(
+            f"attention: soft_cap={cap!r} is not positive and finite, so no scores would tend to"
+            " it: None caps none."
+        )
+    scale = scale_of(q, scale)
+    return Options(left, right, scale, config, deterministic=bool(deterministic), soft_cap=cap)
+
+
+def sinks_of(q: Shaped, sinks: jax.Array | None) -> tuple[jax.Array, ...]:
+    """The scores of sinks, float32 [heads]; an empty tuple if there are none.
+
+    Raises:
+      TypeError, ValueError: for sinks that are not as `attention` says.
+    """
+    if sinks is None:
+        return ()
+    specs.check_array("attention: sinks", sinks)
+    if sinks.shape != (heads := q.shape[2:3]) or not jnp.issubdtype(sinks.dtype, jnp.floating):
+        raise ValueError(
+            f"attention: sinks are {sinks.dtype} {sinks.shape}, but they must be floats {heads},"
+            " a score for each head of q."
+        )
+    return (sinks.astype(jnp.float32),)
 
 
 def _sides(window: Window) -> tuple[int | None, int | None]:
@@ -152,27 +181,54 @@ def scale_of(q: Shaped, scale: float | None, front: Front = FRONT) -> float:
     return factor
 
 
-def segments_of(q: Shaped, k: Shaped, segment_ids: SegmentIds) -> tuple[jax.Array, ...]:
+def segments_of(
+    q: Shaped, k: Shaped, segment_ids: SegmentIds, cu_seqlens: SegmentIds = None
+) -> tuple[jax.Array, ...]:
     """The segments of q and of k, int32 [batch, seq]; an empty tuple if there are none.
 
     Raises:
-      TypeError, ValueError: for ids that are not as `attention` says.
+      TypeError, ValueError: for ids or ends that are not as `attention` says.
     """
+    if cu_seqlens is not None:
+        if segment_ids is not None:
+            raise ValueError(
+                "attention: segment_ids and cu_seqlens both say where documents are: give one."
+            )
+        ends = _pair("cu_seqlens", cu_seqlens)
+        return tuple(_numbered(*each) for each in zip("qk", (q, k), ends))
     if segment_ids is None:
         return ()
-    pair = segment_ids if isinstance(segment_ids, tuple) else (segment_ids,) * 2
-    if len(pair) != 2:
-        raise ValueError(
-            f"attention: segment_ids are a tuple of {len(pair)}, but it must be of 2, q's and k's."
-        )
+    pair = _pair("segment_ids", segment_ids)
     for name, array, ids in zip("qk", (q, k), pair):
-        specs.check_array("attention: segment_ids", ids)
         if ids.shape != array.shape[:2] or not jnp.issubdtype(ids.dtype, jnp.integer):
             raise ValueError(
                 f"attention: segment_ids of {name} are {ids.dtype} {ids.shape}, but they must be"
                 f" integers of its [batch, seq], {array.shape[:2]}."
             )
     return tuple(ids.astype(jnp.int32) for ids in pair)
+
+
+def _pair(name: str, given: _Pair) -> tuple[jax.Array, ...]:
+    """An argument that is an array for both q and k, or one for each."""
+    pair = given if isinstance(given, tuple) else (given,) * 2
+    if len(pair) != 2:
+        raise ValueError(
+            f"attention: {name} are a tuple of {len(pair)}, but it must be of 2, q's and k's."
+        )
+    for array in pair:
+        specs.check_array(f"attention: {name}", array)
+    return pair
+
+
+def _numbered(name: str, array: Shaped, ends: jax.Array) -> jax.Array:
+    """The number of each token's document, int32 [batch, seq], from where documents end."""
+    if ends.ndim != 1 or ends.size < 2 or not jnp.issubdtype(ends.dtype, jnp.integer):
+        raise ValueError(
+            f"attention: cu_seqlens of {name} are {ends.dtype} {ends.shape}, but they must be"
+            " integers [documents + 1]: 0, and where each document ends."
+        )
+    numbers = jnp.searchsorted(ends.astype(jnp.int32), jnp.arange(array.shape[1]), side="right")
+    return jnp.broadcast_to(numbers.astype(jnp.int32), array.shape[:2])
 
 
 def is_addressable(q: Shaped, k: Shaped) -> bool:

@@ -77,9 +77,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib.kernels.attention.band import Band, Options, Sizes, padded
+from pipelib.kernels.attention.band import LOG2_E, Band, Options, Sizes, padded, spans
 from pipelib.kernels.attention.config import ALL, DQ, AttentionConfig, GradientConfig, Gradients
-from pipelib.kernels.attention.gradients import LOG2_E, THREADS, Arrays
+from pipelib.kernels.attention.gradients import THREADS, Arrays
 from pipelib.kernels.attention.order import AXES, BlockOrder
 from pipelib.kernels.dividing import Scratch, allocations
 from pipelib.kernels.front import named
@@ -128,10 +128,11 @@ def _launch(
     ends[made.rows] = block = config.rows * config.compute_threads
     ends[made.columns] = config.block
     rows, columns = ((arrays.q, arrays.k)[axis] for axis in (made.rows, made.columns))
-    arrays = arrays._replace(
-        numbers=padded(arrays.numbers, ends[0]),
-        segments=tuple(padded(ids, end) for ids, end in zip(arrays.segments, ends)),
-    )
+    segments = tuple(map(padded, arrays.segments, ends))
+    if segments:
+        of_rows, of_columns = (arrays.segments[axis] for axis in (made.rows, made.columns))
+        segments = *segments, spans(of_rows, of_columns, block, config.block)
+    arrays = arrays._replace(numbers=padded(arrays.numbers, ends[0]), segments=segments)
     sums = [jax.new_ref(_zeros_like(arrays.q))] if made == ALL else []
     # Of each column two operands, and its part of dQ if that is added up.
     read = 2 * rows.dtype.itemsize + sum(ref.dtype.itemsize for ref in sums)
@@ -219,6 +220,7 @@ def _block(
     row = place[2] * (config.rows * config.compute_threads)
     behind, ahead = _sides(made, options)
     band = Band.of(behind, ahead, rows, columns, config.tiles, row)
+    band = band.within(tuple(span.at[place[0], place[2]] for span in refs[2:count]))
     index = lax.axis_index("thread")
     if made == ALL:  # beyond the end K is 0, but dS could be infinite
         band = band._replace(ends=sizes.keys)

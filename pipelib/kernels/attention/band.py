@@ -9,8 +9,12 @@ Query i sees key j if i - left <= j <= i + right, and if both have the same segm
 segments). A side of None has no limit; causal is right = 0. So a row sees the columns from `behind`
 before it to `ahead` after it: (left, right), or (right, left) if rows are keys.
 
-A block steps through the blocks of columns that some row of it may see by the first rule. A step is
-masked if a thread's rows do not see all of its columns, or if it holds the end of ragged columns.
+A block steps through the blocks of columns that some row of it may see. A step is masked if a
+thread's rows do not see all of its columns, or if it holds the end of ragged columns. What segments
+say of this is in a `span` for each block, which plain JAX makes before the kernel (`spans`): from
+the first to the last block of columns that has one of the rows' segments, and the first run of them
+that has one segment, the only one of the rows.
+
 Scores of rows past the end do not matter, except in kernels that accumulate them (`ends`).
 
 A mask compares the numbers of rows and columns. The numbers of columns are the same at each step,
@@ -22,6 +26,7 @@ lane has. A kernel with no register to spare reads them from SMEM instead (`numb
 # pyright: basic, reportPrivateImportUsage=false
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -35,6 +40,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pipelib.kernels.attention.config import AttentionConfig, Tiles
 from pipelib.refs import Accumulator, Bool, Int, Ref, Shaped, Tree
 
+#: The kernels work with powers of 2, so logarithms and scales are multiplied by it.
+LOG2_E = math.log2(math.e)
 #: Some arrays, in registers.
 Arrays = tuple[jax.Array, ...]
 #: Gives the scores of a step as they are seen: masked, or as they are.
@@ -52,6 +59,7 @@ class Options[C: AttentionConfig | None](NamedTuple):
       config: how the kernels divide the work.
       keys: how many keys there are, if k has rows of zeros behind them (`padding`); else None.
       deterministic: whether a configuration that is picked adds up gradients in a fixed order.
+      soft_cap: what scaled scores tend to, as they grow; None if they are taken as they are.
     """
 
     left: int | None
@@ -60,6 +68,27 @@ class Options[C: AttentionConfig | None](NamedTuple):
     config: C
     keys: int | None = None
     deterministic: bool = False
+    soft_cap: float | None = None
+
+    def capped(self, scores: jax.Array) -> jax.Array:
+        """Scores that `multiplier` makes those that the softmax is of: tanh(.), if capped."""
+        if self.soft_cap is None:
+            return scores
+        return jnp.tanh(scores * (self.scale / self.soft_cap))
+
+    @property
+    def multiplier(self) -> float:
+        """What `capped` scores are multiplied by."""
+        return self.scale if self.soft_cap is None else self.soft_cap
+
+    @property
+    def factor(self) -> float:
+        """What a kernel multiplies `capped` scores by: its exponentials are powers of 2."""
+        return self.multiplier * LOG2_E
+
+    def slopes(self, weights: jax.Array, capped: jax.Array) -> jax.Array:
+        """Weights of the gradients of `capped` scores as those of the scaled scores."""
+        return weights if self.soft_cap is None else weights * (1.0 - capped * capped)
 
     def counts(self, columns: int, block: int) -> bool:
         """Whether masks compare the numbers of columns: `columns` in all, `block` in a step."""
@@ -114,6 +143,8 @@ class Band(NamedTuple):
       first, steps: the blocks of columns.
       ends: the number of rows, if rows past the end are masked; else None.
       numbers: 0, 1, ... for the columns of a block, int32 in SMEM, if masks read them.
+      whole: the first block of columns whose segments hide nothing of the rows, and the end of
+        those; None if there are no segments.
     """
 
     behind: int | None
@@ -124,6 +155,7 @@ class Band(NamedTuple):
     steps: Int
     ends: int | None = None
     numbers: Ref | None = None
+    whole: tuple[Int, Int] | None = None
 
     @classmethod
     def of(
@@ -159,6 +191,15 @@ class Band(NamedTuple):
             end = numbers.maximum(end - first, 1)
         return cls(behind, ahead, columns, tiles, first, end)
 
+    def within(self, span: tuple[Ref, ...]) -> "Band":
+        """The band, less the steps that a block's segments hide: none, or its span, in GMEM."""
+        if not span:
+            return self
+        first, end, whole, rest = (span[0][i] for i in range(4))
+        first = lax.max(jnp.int32(self.first), first)
+        end = lax.max(lax.min(self.first + self.steps, end), first + 1)
+        return self._replace(first=first, steps=end - first, whole=(whole, rest))
+
     def column(self, step: Int) -> Int:
         """The first column of a step."""
         return (self.first + step) * self.tiles.block
@@ -175,6 +216,9 @@ class Band(NamedTuple):
             edges.append(column + size > self.columns)
         if self.ends is not None and self._has_rows_beyond:
             edges.append(row + self.tiles.rows > self.ends)
+        if self.whole is not None:
+            block, (first, end) = self.first + step, self.whole
+            edges += [block < first, block >= end]
         return functools.reduce(lax.bitwise_or, edges) if edges else False
 
     @property
@@ -236,7 +280,7 @@ class Band(NamedTuple):
         mask = functools.partial(self.mask, step=step, row=row, segments=segments)
         masked = functools.partial(function, mask)
         whole = functools.partial(function, as_they_are)
-        is_edge = True if segments else self.is_edge(step, row)
+        is_edge = self.is_edge(step, row)
         if isinstance(is_edge, bool):
             return (masked if is_edge else whole)(*args)
         return lax.cond(is_edge, masked, whole, *args)
@@ -256,6 +300,40 @@ def as_they_are(scores: jax.Array) -> jax.Array:
 def numbers_along(shape: tuple[int, ...], axis: int) -> jax.Array:
     """The number of each score's row (axis 0) or column (axis 1), within the step."""
     return plgpu.broadcasted_iota(jnp.int32, shape, axis, layout=plgpu.Layout.WGMMA)
+
+
+def spans(rows: jax.Array, columns: jax.Array, of_rows: int, of_columns: int) -> jax.Array:
+    """The span of each block of rows.
+
+    Args:
+      rows, columns: their segments, int32 [batch, seq].
+      of_rows, of_columns: how many are in a block.
+
+    Returns:
+      int32 [batch, blocks of rows, 4]: of the blocks of columns, the first and the end of those
+      that may have a segment of the rows; the first and the end of a run of those that have no
+      other segment than the rows, which have one.
+    """
+    (least, most), (low, high) = _ranges(rows, of_rows), _ranges(columns, of_columns)
+    seen = (low[:, None] <= most[..., None]) & (high[:, None] >= least[..., None])
+    one = (least == most)[..., None] & (low == high)[:, None] & (low[:, None] == least[..., None])
+    blocks = jnp.arange(low.shape[1], dtype=jnp.int32)
+    run = jnp.argmax(one, -1, keepdims=True)
+    ends = jnp.where(~one & (blocks > run), blocks, low.shape[1]).min(-1)
+    found = [
+        jnp.argmax(seen, -1),
+        jnp.where(seen, blocks + 1, 0).max(-1),
+        jnp.where(one.any(-1), run[..., 0], low.shape[1]),
+        ends,
+    ]
+    return jnp.stack(found, -1).astype(jnp.int32)
+
+
+def _ranges(ids: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+    """The least and the largest segment in each block of this size, [batch, blocks]."""
+    whole = jnp.pad(ids, ((0, 0), (0, -ids.shape[1] % size)), mode="edge")
+    blocks = whole.reshape(ids.shape[0], -1, size)
+    return blocks.min(-1), blocks.max(-1)
 
 
 def _segments(ids: Ref, start: Int, size: int, axis: int) -> jax.Array:

@@ -12,6 +12,7 @@ from pipelib.kernels.attention.decode_config import DecodeConfig, default_config
 from pipelib.kernels.attention.decode_kernel import Work, combined, launch_decode
 from pipelib.kernels.front import Front
 from pipelib.kernels.hopper import num_sms
+from pipelib.kernels.keywords import DECODE, knows
 from pipelib.refs import Shaped
 from pipelib.tiles import PIECE_ROWS
 
@@ -50,6 +51,7 @@ def decode_attention(
     return_residuals: Literal[True],
     **options: Unpack[_Options],
 ) -> Residuals: ...
+@knows(DECODE)
 def decode_attention(
     q: jax.Array,
     k: jax.Array,

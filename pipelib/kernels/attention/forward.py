@@ -38,7 +38,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib.kernels.attention import narrow
 from pipelib.kernels.attention.arguments import is_addressable
-from pipelib.kernels.attention.band import Band, Options, Sizes, padded
+from pipelib.kernels.attention.band import Band, Options, Sizes, padded, spans
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.optimistic import Optimistic
 from pipelib.kernels.attention.order import AXES, BlockOrder, BlockVisits
@@ -71,6 +71,7 @@ def launch_forward(
     v: jax.Array,
     segments: tuple[jax.Array, ...],
     options: Options[AttentionConfig],
+    sinks: tuple[jax.Array, ...] = (),
 ) -> tuple[jax.Array, jax.Array]:
     """Makes the result and the log-sum-exp by the kernel.
 
@@ -78,6 +79,7 @@ def launch_forward(
       q, k, v: as `attention` takes them, of sizes that copies can address.
       segments: none, or int32 [batch, seq] of the queries and of the keys.
       options: what queries see, the scale, and the configuration.
+      sinks: none, or float32 [heads].
 
     Returns:
       [batch, q_seq, heads, head_dim] in q's dtype, or bfloat16 if q is float8; and float32 [batch,
@@ -86,7 +88,9 @@ def launch_forward(
     config, sizes = options.config, sizes_of(q, k, v, options)
     rows = pl.cdiv(sizes.queries, config.block_q) * config.block_q
     if segments:
-        segments = padded(segments[0], config.block_q), padded(segments[1], config.block_kv)
+        own, others = segments
+        by_block = spans(own, others, config.block_q, config.block_kv)
+        segments = padded(own, config.block_q), padded(others, config.block_kv), by_block
     lse_type = jax.ShapeDtypeStruct((sizes.batch, sizes.heads, rows), jnp.float32)
     order = order_of(options, sizes, k.dtype.itemsize, bool(segments))
     is_narrow = q.dtype.itemsize == 1
@@ -104,7 +108,7 @@ def launch_forward(
         num_threads=config.compute_threads + 1,
         thread_name="thread",
         compiler_params=plgpu.CompilerParams(approx_math=True, reduction_scratch_bytes=0),
-    )(q, k, v, *segments)
+    )(q, k, v, *segments, *sinks)
     return out, lse if rows == sizes.queries else lse[:, :, : sizes.queries]
 
 
@@ -187,12 +191,18 @@ def _block(
     *refs: Ref,
     scratch: Scratch,
 ) -> None:
-    """What each thread of a block does; `refs` are segments, if any, the result, and its lse."""
-    config, segments, (out, lse) = options.config, refs[: 2 * segmented], refs[2 * segmented :]
+    """What each thread of a block does.
+
+    `refs` are the segments with their spans, and sinks, if any, the result, and its lse.
+    """
+    config, (*given, out, lse) = options.config, refs
+    count = 3 if segmented else 0
+    segments, of_blocks, sinks = given[:count][:2], given[:count][2:], given[count:]
     visits = order.visits(*map(lax.axis_index, AXES))
 
-    _, _, first_block = visits.place(jnp.int32(0))
+    batch, _, first_block = visits.place(jnp.int32(0))
     first = _band(options, sizes, first_block * config.block_q)
+    first = first.within(tuple(span.at[batch, first_block] for span in of_blocks))
 
     def band_of(block: Int) -> Band:
         return _band(options, sizes, block * config.block_q) if visits.vary else first
@@ -210,7 +220,8 @@ def _block(
             band_of=band_of,
             visits=visits,
             arrays=(q, out, lse),
-            segments=segments,
+            segments=tuple(segments),
+            sinks=tuple(sinks),
             scratch=scratch,
             allocations=allocations,
             index=lax.axis_index("thread"),

@@ -19,7 +19,6 @@ results in registers, in float32, and gives them from step to step as the pipeli
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -47,9 +46,6 @@ from pipelib.ring import Indices
 from pipelib.tiles import tiled
 from pipelib.warp_specialized import AllSteps
 
-#: The kernels work with powers of 2, so logarithms and scales are multiplied by it.
-LOG2_E = math.log2(math.e)
-
 
 class Arrays[A: (jax.Array, Ref)](NamedTuple):
     """The arrays that the kernels read: whole, or, within a kernel, those of one batch in GMEM.
@@ -59,8 +55,8 @@ class Arrays[A: (jax.Array, Ref)](NamedTuple):
       d_out: the cotangent of the result, of q's shape and dtype.
       numbers: two for each query, the log-sum-exp times log2 e, and -delta: float32
         [batch, heads, 2, q_seq].
-      segments: none, or int32 [batch, seq] of the queries and of the keys; within a kernel, of the
-        rows and of the columns.
+      segments: none, or int32 [batch, seq] of the queries and of the keys, and for a launch the
+        spans of its blocks; within a kernel, those of the rows and of the columns.
     """
 
     q: A
@@ -165,8 +161,7 @@ class GradientThread:
 
     def probabilities(self, scores: jax.Array, lse: jax.Array, axis: int) -> jax.Array:
         """The probabilities of scores. `lse` are the log-sum-exps along this axis of the scores."""
-        scale = self.options.scale * LOG2_E
-        return jnp.exp2(scores * scale - spread(lse, scores.shape, axis))
+        return jnp.exp2(scores * self.options.factor - spread(lse, scores.shape, axis))
 
     def factor(self, index: int, values: jax.Array) -> jax.Array | Ref:
         """Values in 16 bits, where `wgmma` reads them: in registers, or in the factor `index`."""
@@ -204,8 +199,10 @@ class GradientThread:
 
         scores, d_p = self.products(multiply, 2)
         multiplied()
+        scores = self.options.capped(scores)
         p = self.probabilities(masked(scores), number(0), axis)
-        return self.factor(0, p * (d_p + spread(number(1), p.shape, axis)))
+        weights = self.options.slopes(p, scores)
+        return self.factor(0, weights * (d_p + spread(number(1), p.shape, axis)))
 
     def add(self, result: jax.Array, a: jax.Array | Ref, b: Ref) -> jax.Array:
         """The result plus the product of a and b."""
@@ -324,22 +321,30 @@ class GradientOverQueries(GradientThread):
         """The results with a step added."""
         raise NotImplementedError
 
-    def seen(self, step: Step, function: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        """The function of a step's masked scores."""
+    def seen(self, step: Step, function: Callable[[Mask, jax.Array], Tree]) -> Tree:
+        """The function of a step's mask and scores."""
 
         def multiply(scores: Accumulator) -> jax.Array:
             self.multiply_queries(scores, step.q)
             return scores[...]
 
-        return function(self.masked(step, self.products(multiply, 1)))
+        return function(functools.partial(self.masked, step), self.products(multiply, 1))
 
     def masked(self, step: Step, scores: jax.Array) -> jax.Array:
         """The scores of a step, masked if they must be."""
         return self.band.masked(scores, step.indices[1], self.row, step.segments)
 
-    def p_of(self, step: Step) -> jax.Array:
-        """The probabilities of a step."""
-        return self.seen(step, lambda scores: self.probabilities(scores, step.number(0), 1))
+    def p_of(self, step: Step) -> bands.Arrays:
+        """The probabilities of a step, and what dP is multiplied by, if that is something else."""
+
+        def p_of_scores(mask: Mask, scores: jax.Array) -> bands.Arrays:
+            scores = self.options.capped(scores)
+            p = self.probabilities(mask(scores), step.number(0), 1)
+            if self.options.soft_cap is None:
+                return (p,)
+            return p.astype(step.q.dtype), self.options.slopes(p, scores)
+
+        return self.seen(step, p_of_scores)
 
     def multiply_queries(self, scores: Accumulator, q: Ref) -> None:
         """Queues K Q^T of a step."""
@@ -365,7 +370,7 @@ class GradientOfV(GradientOverQueries):
 
     def added(self, step: Step, sums: bands.Arrays) -> bands.Arrays:
         """dV with P^T dO added."""
-        return (self.add(sums[0], self.factor(0, self.p_of(step)), step.d_out),)
+        return (self.add(sums[0], self.factor(0, self.p_of(step)[0]), step.d_out),)
 
 
 class GradientOfKV(GradientOverQueries):
@@ -376,8 +381,8 @@ class GradientOfKV(GradientOverQueries):
     def added(self, step: Step, sums: bands.Arrays) -> bands.Arrays:
         """dK and dV with a step's added."""
         _, v = self.my_parts("operands")
-        p = self.p_of(step)
-        p_factor = self.factor(0, p)
+        p, *others = self.p_of(step)
+        p_factor, weights = self.factor(0, p), (p, *others)[-1]
 
         def multiply_both(d_v: Accumulator, d_p: Accumulator) -> tuple[()]:
             plgpu.wgmma(d_v, p_factor, step.d_out)
@@ -387,7 +392,7 @@ class GradientOfKV(GradientOverQueries):
         d_k, d_v = sums
         both = d_v, spread(step.number(1), p.shape, 1)  # dP starts at -delta
         (d_v, d_p), _ = bands.accumulate(self.options.config.in_place, both, (), multiply_both)
-        d_s = self.given(step.indices, p * d_p)
+        d_s = self.given(step.indices, weights * d_p)
         return self.add(d_k, d_s, step.q), d_v
 
     def given(self, indices: Indices, d_s: jax.Array) -> jax.Array | Ref:
@@ -422,28 +427,26 @@ class GradientOfAll(GradientOfKV):
         plgpu.barrier_wait(self.scratch["exchanged"])  # others have multiplied by its K
         return d_k * self.options.scale, d_v
 
-    def seen(self, step: Step, function: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        """The function of a step's masked scores, beside dQ of the previous step."""
+    def seen(self, step: Step, function: Callable[[Mask, jax.Array], Tree]) -> Tree:
+        """The function of a step's mask and scores, beside dQ of the previous step."""
         before, where = self._number(step.indices) - 1, self._before(step.indices)
 
-        def multiply(scores: Accumulator, d_q: Accumulator) -> tuple[jax.Array, jax.Array]:
+        def multiply(scores: Accumulator, d_q: Accumulator) -> tuple[Tree, jax.Array]:
             self.multiply_queries(scores, step.q)
             plgpu.barrier_wait(self.scratch["exchanged"])
             self._multiply_keys(d_q, before)
             loaded = plgpu.wgmma_accumulator_load(scores, wait_n=self.config.compute_threads)
 
-            def made(mask: Mask) -> jax.Array:
-                return function(mask(loaded))
-
-            choose = lambda: self.band.choose(step.indices[1], self.row, step.segments, made)
+            of_mask = lambda mask: function(mask, loaded)
+            choose = lambda: self.band.choose(step.indices[1], self.row, step.segments, of_mask)
             return self._beside(loaded, choose), d_q[...]
 
         scores = plgpu.ACC((self.config.rows, self.config.block), jnp.float32)
-        p, d_q = pl.run_scoped(multiply, scores, self._part)
+        values, d_q = pl.run_scoped(multiply, scores, self._part)
         self._add_to_sums(d_q, where)
-        return p
+        return values
 
-    def _beside(self, scores: jax.Array, function: Callable[[], jax.Array]) -> jax.Array:
+    def _beside(self, scores: jax.Array, function: Callable[[], bands.Arrays]) -> bands.Arrays:
         """Calls the function so that its arithmetic runs beside the product that is queued.
 
         ptxas would wait for the product first, were there no branch between the two. So there is
@@ -453,7 +456,9 @@ class GradientOfAll(GradientOfKV):
         """
         if self.config.block > 64:
             return function()
-        return lax.cond(self.row < self.sizes.keys, function, lambda: scores)
+        capped = self.options.soft_cap is not None
+        zeros = (scores.astype(self.scratch["d_s"].dtype), scores) if capped else (scores,)
+        return lax.cond(self.row < self.sizes.keys, function, lambda: zeros)
 
     def given(self, indices: Indices, d_s: jax.Array) -> jax.Array | Ref:
         """dS of a step, where `wgmma` reads it; the other threads get it too."""

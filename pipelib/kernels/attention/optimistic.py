@@ -135,7 +135,7 @@ class Optimistic(Overlap):
 
         def multiply(scores: Accumulator) -> jax.Array:
             self.multiply_keys(scores, now.k)
-            return scores[...]
+            return self.read(scores)
 
         state, _ = self.softmax(pl.run_scoped(multiply, self.scores_type()), state)
         return state._replace(p=self.rounded(state.p)) if self.config.rounds_late else state

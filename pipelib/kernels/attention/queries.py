@@ -40,7 +40,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import specs, tiles
 from pipelib.kernels.attention import narrow
-from pipelib.kernels.attention.band import Arrays, Band, Options, Sizes, accumulate, spread
+from pipelib.kernels.attention.band import LOG2_E, Arrays, Band, Options, Sizes, accumulate, spread
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.order import BlockVisits
 from pipelib.kernels.dividing import Scratch
@@ -110,6 +110,7 @@ class QueryThread:
       visits: the places that its block goes through.
       arrays: Q, the result and the log-sum-exp, whole, in GMEM.
       segments: none, or the segments [batch, seq] of queries and of keys, in GMEM.
+      sinks: none, or a score for each head of queries, [heads], in GMEM.
       scratch: SMEM and barriers of the block, by the names of `AttentionConfig.memory`; the first
         axis of each is the compute threads. If copies see rows, "q" and "next_q" are both refs.
       allocations: the rings of K and V, and their barriers, as the pipeline allocates them.
@@ -122,6 +123,7 @@ class QueryThread:
     visits: BlockVisits
     arrays: tuple[Ref, Ref, Ref]
     segments: tuple[Ref, ...]
+    sinks: tuple[Ref, ...] = ()
     scratch: Scratch
     allocations: Allocations
     index: jax.Array
@@ -139,7 +141,7 @@ class QueryThread:
     @property
     def scale(self) -> float:
         """What scores are multiplied by: exponentials are powers of 2."""
-        return self.options.scale * math.log2(math.e)
+        return self.options.factor
 
     def compute(self, pipeline: Callable[[State], State]) -> None:
         """All that the thread does, as the pipeline's `compute_context`."""
@@ -259,7 +261,7 @@ class QueryThread:
                     part = result[:, piece * self.width : (piece + 1) * self.width]
                 _piece(staging, piece)[...] = part.astype(staging.dtype)
 
-        self.finish(state, stage)
+        self.finish(self.with_sink(state, head), stage)
         plgpu.commit_smem()
         for piece in pieces:
             staged = staging if piece is None else self.in_rows(free, piece)
@@ -276,6 +278,17 @@ class QueryThread:
             sums -= self.shift * math.log(2.0)
         numbers = self.mine("lse")
         numbers[...] = jnp.where(is_none, -jnp.inf, sums)
+
+    def with_sink(self, state: State, head: Int) -> State:
+        """The state after the sink of a head: one more score, whose value is 0."""
+        if not self.sinks:
+            return state
+        sink = self.sinks[0][head] * LOG2_E + (self.shift if self.is_narrow else 0.0)
+        maximum = jnp.maximum(state.maximum, sink)
+        finite = jnp.where(maximum == -jnp.inf, 0.0, maximum)  # a sink of -inf is none
+        shrink = jnp.exp2(state.maximum - finite)
+        total = state.total * shrink + jnp.exp2(sink - finite)
+        return state._replace(result=scaled(state.result, shrink), maximum=maximum, total=total)
 
     @property
     def shift(self) -> float:
@@ -328,9 +341,13 @@ class QueryThread:
             self.multiply_keys(acc, k)
             self.pass_turn()
             meanwhile()
-            return acc[...]
+            return self.read(acc)
 
         return pl.run_scoped(multiply, self.scores_type())
+
+    def read(self, scores: Accumulator, running: int = 0) -> jax.Array:
+        """The scores of a step once they are made, capped; so many later products may still run."""
+        return self.options.capped(plgpu.wgmma_accumulator_load(scores, wait_n=running))
 
     def masked(self, scores: jax.Array, block: Int, step: Int) -> jax.Array:
         """The scores of a step of a block of queries, masked if its columns are not all seen."""

@@ -39,7 +39,7 @@ def _scores(
       segments: none, or the segments of these queries and of all keys.
       options: what they see, and the scale.
     """
-    scores = _einsum("bqkgd,bskd->bkgqs", q, k) * options.scale
+    scores = options.capped(_einsum("bqkgd,bskd->bkgqs", q, k)) * options.multiplier
     ahead = jnp.arange(k.shape[1]) - (first + jnp.arange(q.shape[1]))[:, None]
     seen = jnp.ones_like(ahead, bool)
     if options.left is not None:
@@ -105,6 +105,7 @@ def forward(
     v: jax.Array,
     segments: tuple[jax.Array, ...],
     options: Options[AttentionConfig | None],
+    sinks: tuple[jax.Array, ...] = (),
 ) -> tuple[jax.Array, jax.Array]:
     """The result and the log-sum-exp.
 
@@ -112,19 +113,21 @@ def forward(
       q, k, v: as `attention` takes them.
       segments: none, or int32 [batch, seq] of q and of k.
       options: what queries see, and the scale.
+      sinks: none, or float32 [heads].
 
     Returns:
       [batch, q_seq, heads, v's head_dim] in q's dtype, and float32 [batch, heads, q_seq].
     """
     sizes = Sizes.of(q, k)
     k, v = k.astype(jnp.float32), v.astype(jnp.float32)  # as their gradients are added up
+    sink = sinks[0].reshape(-1, sizes.group, 1, 1) if sinks else jnp.float32(-jnp.inf)
 
     def rows(first: jax.Array, q: jax.Array, *own: jax.Array) -> tuple[jax.Array, jax.Array]:
         scores = _scores(q, k, first, (*own, *segments[1:]), options)
-        maximum = lax.stop_gradient(scores.max(-1, keepdims=True))
+        maximum = lax.stop_gradient(jnp.maximum(scores.max(-1, keepdims=True), sink))
         finite = jnp.where(maximum == -jnp.inf, 0.0, maximum)
         p = jnp.exp(scores - finite)
-        total = p.sum(-1, keepdims=True)
+        total = p.sum(-1, keepdims=True) + jnp.exp(sink - finite)
         is_none = total == 0.0
         total = jnp.where(is_none, 1.0, total)
         lse = jnp.where(is_none, -jnp.inf, finite + jnp.log(total))
@@ -136,24 +139,28 @@ def forward(
     return out.reshape(*q.shape[:3], v.shape[3]), jnp.moveaxis(lse, 2, 1)
 
 
-@functools.partial(jax.jit, static_argnums=5)
+@functools.partial(jax.jit, static_argnums=6)
 def backward(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
     segments: tuple[jax.Array, ...],
+    sinks: tuple[jax.Array, ...],
     cotangents: tuple[jax.Array, jax.Array],
     options: Options[AttentionConfig | None],
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """dQ, dK and dV, of the shapes and dtypes of q, k and v.
+) -> tuple[jax.Array, jax.Array, jax.Array, tuple[jax.Array, ...]]:
+    """dQ, dK and dV, of the shapes and dtypes of q, k and v, and that of the sinks.
 
     Args:
-      q, k, v, segments, options: as `forward` takes them.
+      q, k, v, segments, sinks, options: as `forward` takes them.
       cotangents: of the result and of the log-sum-exp.
     """
 
-    def made(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return forward(q, k, v, segments, options)
+    def made(
+        q: jax.Array, k: jax.Array, v: jax.Array, sinks: tuple[jax.Array, ...]
+    ) -> tuple[jax.Array, jax.Array]:
+        return forward(q, k, v, segments, options, sinks)
 
-    pull = cast("Callable[..., tuple[jax.Array, jax.Array, jax.Array]]", jax.vjp(made, q, k, v)[1])
+    pull: Callable[..., tuple[jax.Array, jax.Array, jax.Array, tuple[jax.Array, ...]]]
+    _, pull = jax.vjp(made, q, k, v, sinks)
     return pull(cotangents)

@@ -227,7 +227,7 @@ class Pingpong(Ahead):
                 self.multiply_keys(scores, now.k)
                 self.pass_turn()
                 self.wait_for_inputs(now.number)
-                return scores[...]
+                return self.read(scores)
 
             return (pl.run_scoped(multiply, self.scores_type()),)
 
@@ -314,6 +314,6 @@ class Overlap(Ahead):
             self.multiply_keys(scores, now.k)
             self.multiply_values(result, p, now.v)
             self.pass_turn()
-            return plgpu.wgmma_accumulator_load(scores, wait_n=self.value_products)
+            return self.read(scores, running=self.value_products)
 
         return pl.run_scoped(multiply, self.scores_type())

@@ -20,6 +20,7 @@ from pipelib.kernels.collective.config import CollectiveConfig
 from pipelib.kernels.collective.kernel import Gathered, launch
 from pipelib.kernels.front import Front, differentiable
 from pipelib.kernels.hopper import num_sms
+from pipelib.kernels.keywords import PRODUCT, knows
 from pipelib.kernels.matmul import matmul
 from pipelib.kernels.matmul.product import Product
 from pipelib.refs import Shaped
@@ -29,6 +30,7 @@ FRONT = Front(
 )
 
 
+@knows(PRODUCT)
 def collective_matmul(
     lhs: jax.Array,
     rhs: jax.Array,
@@ -86,13 +88,14 @@ def collective_matmul(
         return matmul(lhs, rhs, config=config, out_dtype=stored)
     (m, k), n = lhs.shape, rhs.shape[1]
     taken = config or default_config(m, n, k, devices, lhs.dtype, stored, num_sms())
-    product = Product(False, False, taken, None, stored)
-    return FRONT.call(_collective, (lhs, rhs), Gathered(product, axis_name, devices))
+    asked = Gathered(Product(False, False, taken, None, stored), axis_name, devices)
+    FRONT.refuse_unused(config, unaddressed(lhs, rhs, asked))
+    return FRONT.call(_collective, (lhs, rhs), asked)
 
 
 def _made(lhs: jax.Array, rhs: jax.Array, asked: Gathered) -> jax.Array:
     """The product by the kernel, or without it; all arguments are checked."""
-    if not is_addressable(lhs, rhs, asked):
+    if unaddressed(lhs, rhs, asked):
         dtype, rows = asked.product.out_dtype, lax.all_gather(lhs, asked.axis, tiled=True)
         return jnp.matmul(rows, rhs, preferred_element_type=dtype)
     FRONT.require_gpu()
@@ -100,11 +103,14 @@ def _made(lhs: jax.Array, rhs: jax.Array, asked: Gathered) -> jax.Array:
     return launch(lhs, rhs, asked, num_sms())
 
 
-def is_addressable(lhs: Shaped, rhs: Shaped, asked: Gathered) -> bool:
-    """Whether the kernel's copies can address the shard, the columns and the result."""
+def unaddressed(lhs: Shaped, rhs: Shaped, asked: Gathered) -> str | None:
+    """Which of the shard, the columns and the result copies cannot address, if there is one."""
     result = (lhs.shape[0], rhs.shape[1]), asked.product.out_dtype
-    arrays = (lhs.shape, lhs.dtype), (rhs.shape, rhs.dtype), result
-    return all(tiles.has_pieces(cast("tuple[int, int]", shape), x) for shape, x in arrays)
+    arrays = {"lhs": (lhs.shape, lhs.dtype), "rhs": (rhs.shape, rhs.dtype), "the result": result}
+    for name, (shape, dtype) in arrays.items():
+        if not tiles.has_pieces(cast("tuple[int, int]", shape), dtype):
+            return f"no copy can address {name} {shape}"
+    return None
 
 
 def _backward(

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 
 from pipelib import specs, tiles
 from pipelib.kernels.front import FLOAT8, HALVES, OUTPUTS, Front, names
-from pipelib.kernels.hopper import default_device
 from pipelib.kernels.matmul.config import STAGED_ROWS, MatmulConfig
 from pipelib.kernels.matmul.epilogues import check_epilogue
 from pipelib.kernels.matmul.product import Epilogue, Product
@@ -120,14 +119,14 @@ def check_finish(epilogue: Epilogue | None, operands: Sequence[jax.Array]) -> No
         raise ValueError(f"matmul: {len(operands)} operands but no epilogue, which would use them.")
 
 
-def is_addressable(
-    a: Shaped, b: Shaped, operands: Sequence[Shaped], product: Product[MatmulConfig]
-) -> bool:
-    """Whether the kernel's copies can address the factors, the output and matrices of its shape.
+def unaddressed(
+    a: Shaped, b: Shaped, operands: Sequence[Shaped], product: Product[MatmulConfig], by_rows: bool
+) -> str | None:
+    """Why the kernel's copies cannot address the factors, the output or a matrix of its shape.
 
-    They copy pieces (`tiles`), or else, on a GPU, rows of blocks that are one piece wide, or whose
-    pieces each have another part of K; of a factor that is stored [K, M], one piece for each
-    thread.
+    They copy pieces (`tiles`), or else `by_rows`, which a GPU has: rows of blocks that are one
+    piece wide, or whose pieces each have another part of K; of a factor that is stored [K, M], one
+    piece for each thread.
     """
     config, (m, n, _) = product.config, product.sizes(a, b)
     staged = config.epilogue_n
@@ -143,9 +142,18 @@ def is_addressable(
     if config.splits == 1:  # else the kernel's output is the parts
         outputs = product.out_dtype, *matrix_dtypes(operands, (m, n))
         arrays += [((m, n), dtype, staged) for dtype in outputs]
-    is_gpu = default_device().platform == "gpu"
-    return all(
-        tiles.has_pieces(shape, dtype)
-        or (is_gpu and tiles.has_rows(shape, dtype) and width == tiles.piece_columns(dtype))
-        for shape, dtype, width in arrays
-    )
+    for shape, dtype, width in arrays:
+        if tiles.has_pieces(shape, dtype):
+            continue
+        piece = tiles.piece_columns(dtype)
+        if not tiles.has_rows(shape, dtype):
+            return (
+                f"{shape} {dtype} has rows of {shape[1] * dtype.itemsize} bytes, no multiple of the"
+                f" {tiles.TMA_BYTES} at which TMA can begin one"
+            )
+        if not by_rows or width != piece:
+            return (
+                f"{shape} {dtype} does not divide into pieces of {tiles.PIECE_ROWS} rows x"
+                f" {piece} columns, and rows are copied {piece} columns at a time, not {width}"
+            )
+    return None

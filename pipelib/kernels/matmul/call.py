@@ -16,7 +16,8 @@ from jax.typing import DTypeLike
 from pipelib import tiles
 from pipelib.kernels.choosing import fits
 from pipelib.kernels.front import FLOAT8, differentiable
-from pipelib.kernels.hopper import num_sms
+from pipelib.kernels.hopper import default_device, num_sms
+from pipelib.kernels.keywords import MATMUL, knows
 from pipelib.kernels.matmul import arguments, forms
 from pipelib.kernels.matmul.arguments import FRONT
 from pipelib.kernels.matmul.choosing import default_config
@@ -29,6 +30,7 @@ from pipelib.refs import Dtype, Shaped
 _Operands = tuple[jax.Array, ...]
 
 
+@knows(MATMUL)
 def matmul(
     a: jax.Array,
     b: jax.Array,
@@ -103,6 +105,9 @@ def matmul(
             config.check(a.dtype, stored, arguments.matrix_dtypes(matrices, (m, n)))
         else:
             config.check(a.dtype, jnp.float32)
+        chosen = product.configured(config)
+        because = arguments.unaddressed(a, b, matrices, chosen, by_rows=True)
+        FRONT.refuse_unused(config, because)
     return FRONT.call(_product, (a, b, tuple(matrices)), product)
 
 
@@ -112,7 +117,8 @@ def _made(
     """The product by the kernel, or without it; all arguments are checked."""
     config = product.config or pick(a, b, operands, product)
     chosen = product.configured(config)
-    if not arguments.is_addressable(a, b, operands, chosen):
+    is_gpu = default_device().platform == "gpu"
+    if arguments.unaddressed(a, b, operands, chosen, by_rows=is_gpu):
         return _fallback(a, b, operands, product)
     FRONT.require_gpu()
     out = forms.launch_product(a, b, operands, chosen, num_sms())

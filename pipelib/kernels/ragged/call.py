@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 from pipelib import tiles
 from pipelib.kernels.front import Front, differentiable
 from pipelib.kernels.hopper import default_device, num_sms
+from pipelib.kernels.keywords import RAGGED, knows
 from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.kernels.ragged.forward import Grouped, launch
 from pipelib.kernels.ragged.weights import launch_weights
@@ -21,6 +22,7 @@ from pipelib.refs import Dtype, Shaped
 FRONT = Front("ragged_dot", "jax.lax.ragged_dot", MatmulConfig)
 
 
+@knows(RAGGED)
 def ragged_dot(
     lhs: jax.Array,
     rhs: jax.Array,
@@ -71,6 +73,7 @@ def ragged_dot(
     if config is not None:
         config.check(lhs.dtype, stored)
     asked = Asked(config, transpose_rhs, stored)
+    FRONT.refuse_unused(config, unaddressed(lhs, rhs, asked))
     return FRONT.call(_ragged, (lhs, rhs, group_sizes.astype(jnp.int32)), asked)
 
 
@@ -85,7 +88,7 @@ class Asked(NamedTuple):
 def _made(lhs: jax.Array, rhs: jax.Array, sizes: jax.Array, asked: Asked) -> jax.Array:
     """The products by the kernel, or without it; all arguments are checked."""
     out: jax.Array
-    if not is_addressable(lhs, rhs, asked):
+    if unaddressed(lhs, rhs, asked):
         other = rhs.swapaxes(1, 2) if asked.transpose_rhs else rhs
         out = lax.ragged_dot(lhs, other, sizes, preferred_element_type=jnp.float32)
         return out.astype(asked.out_dtype)
@@ -103,13 +106,18 @@ def default_config(rows: int, groups: int) -> MatmulConfig:
     return MatmulConfig(128, 256, 64, slots=4)
 
 
-def is_addressable(lhs: Shaped, rhs: Shaped, asked: Asked) -> bool:
-    """Whether the kernel's copies can address all arrays."""
+def unaddressed(lhs: Shaped, rhs: Shaped, asked: Asked) -> str | None:
+    """Which array the kernel's copies cannot address, if there is one."""
     matrix = tuple(rhs.shape[1:])
     n = matrix[0 if asked.transpose_rhs else 1]
     can = tiles.has_rows if asked.transpose_rhs else tiles.has_pieces
-    rows = tiles.has_rows((1, lhs.shape[1]), lhs.dtype)
-    return rows and can(matrix, rhs.dtype) and tiles.has_rows((1, n), asked.out_dtype)
+    if not tiles.has_rows((1, lhs.shape[1]), lhs.dtype):
+        return f"no copy can address the rows of lhs {lhs.shape}"
+    if not can(matrix, rhs.dtype):
+        return f"no copy can address the matrices of rhs {rhs.shape}"
+    if not tiles.has_rows((1, n), asked.out_dtype):
+        return f"no copy can address the result's rows of {n} columns"
+    return None
 
 
 def _backward(

@@ -61,9 +61,9 @@ def operands(q_seq, kv_seq, heads=1, kv_heads=1, head_dim=64, dtype=HALF, batch=
     return tuple(jnp.asarray(draw((batch, *shape, head_dim)), dtype) for shape in shapes)
 
 
-def which(batch, queries, keys, causal=False, window=None, scale=None, segment_ids=None):
+def which(batch, queries, keys, causal=False, window=None, segment_ids=None, **others):
     """What is seen, [batch, 1, queries, keys]."""
-    del scale
+    del others
     left, right = window if isinstance(window, tuple) else (window, window)
     i, j = np.arange(queries)[:, None], np.arange(keys)
     seen = np.ones((batch, 1, queries, keys), bool) & ((j <= i) | (not causal))
@@ -76,26 +76,34 @@ def which(batch, queries, keys, causal=False, window=None, scale=None, segment_i
     return seen
 
 
-def exact(q, k, v, causal=False, window=None, scale=None, segment_ids=None):
+def scores_of(q, k, scale=None, soft_cap=None, **others):
+    """The scores of q and k [batch, heads, seq, head_dim], before any mask."""
+    del others
+    scores = q @ np.swapaxes(k, 2, 3) * (scale or q.shape[-1] ** -0.5)
+    return soft_cap * np.tanh(scores / soft_cap) if soft_cap else scores
+
+
+def exact(q, k, v, sinks=None, **options):
     """The result and the log-sum-exp in float64."""
     group = q.shape[2] // k.shape[2]
     q, k, v = (np.swapaxes(np.asarray(x).astype(np.float64), 1, 2) for x in (q, k, v))
     k, v = (np.repeat(x, group, 1) for x in (k, v))
-    seen = which(q.shape[0], q.shape[2], k.shape[2], causal, window, None, segment_ids)
-    scores = q @ np.swapaxes(k, 2, 3) * (scale or q.shape[-1] ** -0.5)
-    scores = np.where(seen, scores, -np.inf)
-    maximum = scores.max(-1, keepdims=True)
+    seen = which(q.shape[0], q.shape[2], k.shape[2], **options)
+    scores = np.where(seen, scores_of(q, k, **options), -np.inf)
+    sink = -np.inf if sinks is None else np.asarray(sinks, np.float64)[:, None, None]
+    maximum = np.maximum(scores.max(-1, keepdims=True), sink)
     maximum[maximum == -np.inf] = 0.0
     p = np.exp(scores - maximum)
-    total = p.sum(-1, keepdims=True)
+    total = p.sum(-1, keepdims=True) + np.exp(sink - maximum)
     out = np.swapaxes(p / np.where(total == 0.0, 1.0, total) @ v, 1, 2)
     with np.errstate(divide="ignore"):
         return out, (maximum + np.log(total))[..., 0]
 
 
 def exact_gradients(q, k, v, d_out, d_lse, **options):
-    """Those of q, k and v in float64, for cotangents of the result and of the log-sum-exp."""
+    """Those of q, k, v and sinks in float64, for cotangents of the result and its log-sum-exp."""
     out, lse = exact(q, k, v, **options)
+    cap, sinks = options.get("soft_cap"), options.pop("sinks", None)
     group, scale = q.shape[2] // k.shape[2], options.get("scale") or q.shape[-1] ** -0.5
     q, k, v, d_out, out = (
         np.swapaxes(np.asarray(x).astype(np.float64), 1, 2) for x in (q, k, v, d_out, out)
@@ -104,12 +112,18 @@ def exact_gradients(q, k, v, d_out, d_lse, **options):
     turned = lambda x: np.swapaxes(x, 2, 3)
     seen = which(q.shape[0], q.shape[2], k.shape[2], **options)
     finite = np.where(np.isneginf(lse), 0.0, lse)[..., None]
-    p = np.where(seen, np.exp(np.where(seen, q @ turned(k) * scale, 0.0) - finite), 0.0)
+    scores = scores_of(q, k, **options)
+    p = np.where(seen, np.exp(np.where(seen, scores, 0.0) - finite), 0.0)
     delta = (d_out * out).sum(-1, keepdims=True) - np.asarray(d_lse)[..., None]
-    d_s = p * (d_out @ turned(v) - delta) * scale
+    slope = 1.0 - (scores / cap) ** 2 if cap else 1.0
+    d_s = p * (d_out @ turned(v) - delta) * slope * scale
     grouped = lambda x: x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(2)
     results = d_s @ k, grouped(turned(d_s) @ q), grouped(turned(p) @ d_out)
-    return tuple(np.swapaxes(x, 1, 2) for x in results)
+    results = tuple(np.swapaxes(x, 1, 2) for x in results)
+    if sinks is None:
+        return results
+    of_sinks = np.exp(np.asarray(sinks, np.float64)[:, None, None] - lse[..., None])
+    return *results, -(of_sinks * delta).sum((0, 2, 3))
 
 
 def spread_over(cases, head_dims):
@@ -121,17 +135,18 @@ def spread_over(cases, head_dims):
     ]
 
 
-def check_close(found, expected, dtype):
+def check_close(found, expected, dtype, scores=0.0):
+    """`scores`: the error of scores, where a GPU's own tanh caps them."""
     (out, lse), (expected, expected_lse) = map(np.asarray, found), expected
     assert out.shape == expected.shape and out.dtype == jnp.dtype(dtype)
     out = out.astype(np.float64)
     assert np.isfinite(out).all() and lse.dtype == np.float32
     error = np.linalg.norm(out - expected) / np.linalg.norm(expected)
-    assert error <= TOLERANCE[jnp.dtype(dtype).name]
+    assert error <= TOLERANCE[jnp.dtype(dtype).name] + scores
     np.testing.assert_array_equal(np.isneginf(lse), np.isneginf(expected_lse))
     none = np.moveaxis(np.isneginf(expected_lse), 1, 2)
     assert not out[none].any()
-    np.testing.assert_allclose(lse, expected_lse, LSE_TOLERANCE, LSE_TOLERANCE)
+    np.testing.assert_allclose(lse, expected_lse, LSE_TOLERANCE, LSE_TOLERANCE + scores)
 
 
 def uses_kernel(*args, **options):
@@ -154,11 +169,20 @@ def ids(batch, *lengths):
     return jnp.asarray(np.tile(np.repeat(np.arange(len(lengths)), lengths), (batch, 1)), jnp.int32)
 
 
+#: A score for each of some heads: among those of keys, above them all, and none.
+SINKS = jnp.asarray([0.5, 20.0, -np.inf, -3.0], jnp.float32)
+#: One document of 16 tokens, as `cu_seqlens` has it.
+ENDS = jnp.array([0, 16])
+#: The error of a GPU's tanh, 2^-11 of its value, in scores that are at most this large.
+OF_TANH = 4.0 * 2.0**-11
+
 CASES = {
     "ragged keys": ((128, 136), {}),
     "causal, grouped heads, ragged": ((136, 136, 2, 1), {"causal": True}),
     "window, most rows see nothing": ((192, 64), {"window": (30, 10)}),
     "segments": ((72, 128), {"causal": True, "segment_ids": (ids(1, 40, 32), ids(1, 20, 108))}),
+    "soft cap": ((136, 136, 2, 1), {"causal": True, "soft_cap": 2.0}),
+    "sinks, some see nothing": ((72, 40, 4, 2), {"window": (10, 5), "sinks": SINKS}),
 }
 
 MASKS = {
@@ -167,6 +191,7 @@ MASKS = {
     "window": {"window": (100, 30)},
     "causal window": {"causal": True, "window": 200},
     "segments": {"segment_ids": ids(1, 300, 212)},
+    "soft cap": {"causal": True, "soft_cap": 30.0},
 }
 SHAPES = {64: (128, 3), 128: (128, 2), 256: (64, 2)}
 
@@ -183,6 +208,7 @@ PROBLEMS = {
     "causal, multi-query": ((1000, 1000, 4, 1), {"causal": True}),
     "window": ((2048, 1000, 2, 1), {"window": (300, 100)}),
     "segments": ((640, 640, 2, 2), {"causal": True, "segment_ids": ids(2, 100, 300, 240)}),
+    "soft cap, sinks": ((1000, 1000, 4, 2), {"causal": True, "soft_cap": 3.0, "sinks": SINKS}),
 }
 
 
@@ -240,7 +266,15 @@ def on_gpu(head_dim, dtype, problem, config=None):
     shape, options = PROBLEMS[problem]
     arrays = operands(*shape, head_dim, dtype, batch=2)
     call = functools.partial(attention, config=config, return_residuals=True, **options)
-    return Call(call, arrays, lambda found: check_close(found, exact(*arrays, **options), dtype))
+    scores = OF_TANH if "soft_cap" in options else 0.0
+    right = lambda found: check_close(found, exact(*arrays, **options), dtype, scores)
+    return Call(call, arrays, right)
+
+
+@case("attention", CHECKED, LOWERED, head_dim=list(SHAPES), marks=BOTH_JAX)
+def sinks(head_dim):
+    call = functools.partial(attention, causal=True, sinks=SINKS)
+    return Call(call, operands(512, 512, 4, 2, head_dim), has_notes=True)
 
 
 @case("attention", ON_GPU, which=spread_over(PROBLEMS, SHAPES))
@@ -253,7 +287,7 @@ def default(which):
     "attention",
     ON_GPU,
     schedule=["plain", "overlap", "both", "optimistic"],
-    problem=["dense", "causal, multi-query"],
+    problem=["dense", "causal, multi-query", "soft cap, sinks"],
 )
 def other_schedules(schedule, problem):
     """Than that of the default configuration."""
@@ -332,7 +366,9 @@ TYPES = [
     ("window", (4.5, None), "tuple", WINDOW),
     ("scale", "x", "str", NUMBER),
     ("scale", [0.5], "list", NUMBER),
+    ("soft_cap", "x", "str", NUMBER),
     ("segment_ids", [0, 1], "list", "but a kernel copies arrays: make one, with jnp.asarray."),
+    ("sinks", 1.0, "float", "but a kernel copies arrays: make one, with jnp.asarray."),
 ]
 for function in (attention, attention_reference):
     refuses(
@@ -357,9 +393,19 @@ for function in (attention, attention_reference):
         refused("segment_ids=None has", segment_ids=(ids(1, 16), None), kind=TypeError),
         refused("of k are int32 (1, 16), but they must be integers", segment_ids=ids(1, 16)),
         refused("segment_ids are a tuple of 3, but it must", segment_ids=(ids(1, 16),) * 3),
+        refused(
+            "cu_seqlens of k are float32 (2,), but they", cu_seqlens=(ENDS, jnp.array([0.0, 16.0]))
+        ),
+        refused("cu_seqlens of q are int32 (1,), but they must be integers", cu_seqlens=ENDS[:1]),
+        refused("cu_seqlens are a tuple of 1, but it must", cu_seqlens=(ENDS,)),
+        refused("cu_seqlens=[0, 16] has", cu_seqlens=[0, 16], kind=TypeError),
+        refused("cu_seqlens both say where documents are", cu_seqlens=ENDS, segment_ids=ids(1, 16)),
         refused("has a negative side, so a query would not see its", window=(-1, 2)),
         refused("has 3 sides, but there are 2, left and right of", window=(4, 4, 4)),
         refused("scale=-1.0 is not positive and finite, so the largest", scale=-1.0),
+        refused("soft_cap=0.0 is not positive and finite, so no scores would", soft_cap=0.0),
+        refused("sinks are float32 (3,), but they must be floats (4,), a sc", sinks=SINKS[:3]),
+        refused("sinks are int32 (4,), but", sinks=jnp.arange(4)),
         arrays=ARRAYS,
     )
 OF_128 = operands(128, 88, head_dim=128)
@@ -372,5 +418,11 @@ refuses(
     WRONG_CONFIG,
     refused("B + barriers 20 x 8 B = 296,096 B of shared memory", config=AttentionConfig(slots=4)),
     refused("128 + probabilities 64 = 256 registers of a", config=AttentionConfig(block_kv=256)),
+    refused(
+        "attention: heads of 320 are larger than 256, so JAX makes the result without the kernel,"
+        " and AttentionConfig(",
+        *operands(16, 24, head_dim=320),
+        config=AttentionConfig(),
+    ),
     arrays=OF_128,
 )

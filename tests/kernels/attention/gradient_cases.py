@@ -12,6 +12,7 @@ from tests.kernels.attention.cases import (
     BRAIN,
     HALF,
     MASKS,
+    OF_TANH,
     PROBLEMS,
     config_of,
     exact_gradients,
@@ -41,9 +42,14 @@ def cotangents(q):
     return jnp.asarray(draw(q.shape), q.dtype), jnp.asarray(draw(lse_shape), jnp.float32)
 
 
-def gradients(arrays, d_out, d_lse, **options):
-    call = lambda *arrays: attention(*arrays, return_residuals=True, **options)
-    return jax.vjp(call, *arrays)[1]((d_out, d_lse))
+def gradients(arrays, d_out, d_lse, sinks=None, **options):
+    """Those of the arrays, and of sinks, if there are any."""
+
+    def call(q, k, v, *sinks):
+        given = dict(zip(["sinks"], sinks)) | options
+        return attention(q, k, v, return_residuals=True, **given)
+
+    return jax.vjp(call, *arrays, *[sinks] * (sinks is not None))[1]((d_out, d_lse))
 
 
 def check(arrays, **options):
@@ -54,10 +60,13 @@ def compare(found, arrays, config=None, **options):
     """Gradients by `cotangents` beside those of float64."""
     del config
     expected = exact_gradients(*arrays, *cotangents(arrays[0]), **options)
+    limit = TOLERANCE[arrays[0].dtype.name] + (OF_TANH if "soft_cap" in options else 0.0)
+    if "sinks" in options:
+        arrays = *arrays, options["sinks"]
     for one, other, array in zip(found, expected, arrays, strict=True):
         assert one.dtype == array.dtype and one.shape == array.shape
         error = np.linalg.norm(np.asarray(one).astype(np.float64) - other)
-        assert error <= TOLERANCE[array.dtype.name] * np.linalg.norm(other)
+        assert error <= limit * np.linalg.norm(other)
 
 
 def call_of(config, **options):

@@ -29,6 +29,7 @@ from pipelib.kernels.attention.gradients import GradientOfAll
 from tests.emitters.contract import interpreted
 from tests.kernels.attention.cases import (
     BRAIN,
+    SINKS,
     config_of,
     exact_gradients,
     ids,
@@ -51,6 +52,7 @@ CASES = {
         (72, 40, 1, 1),
         {"window": (10, 5), "segment_ids": (ids(1, 20, 52), ids(1, 32, 8))},
     ),
+    "soft cap, sinks": ((72, 40, 4, 2), {"causal": True, "soft_cap": 1.5, "sinks": SINKS}),
 }
 
 
@@ -97,6 +99,7 @@ FUSED_CASES = {
         (192, 136, 1, 1),
         {"window": (10, 5), "segment_ids": (ids(1, 20, 172), ids(1, 32, 104))},
     ),
+    "soft cap": (2, 128, (128, 136, 1, 1), {"causal": True, "soft_cap": 1.5}),
 }
 
 

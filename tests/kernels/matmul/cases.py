@@ -298,6 +298,20 @@ refuses(
         config=ONE,
         transpose_b=True,
     ),
+    refused(
+        "matmul: (64, 60) float16 has rows of 120 bytes, no multiple of the 16 at which TMA can"
+        " begin one, so JAX makes the result without the kernel, and MatmulConfig(",
+        A[:, :60],
+        B[:60],
+        config=ONE,
+    ),
+    refused(
+        "(64, 72) float16 does not divide into pieces of 8 rows x 64 columns, and rows are copied"
+        " 64 columns at a time, not 128, so JAX",
+        A,
+        jnp.ones((64, 72), HALF),
+        config=dataclasses.replace(ONE, tile_n=128),
+    ),
     refused("has K = 64, and b (32, 64) with transpose_b=False has K = 32", A, B[:32]),
     refused("a has shape (1, 64, 64) and b (64, 64), but both must have 2 axes", A[None], B),
     refused("a (0, 64) or b (64, 64) is empty; M, N, K must be 1 or more.", A[:0], B),

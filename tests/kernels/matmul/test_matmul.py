@@ -244,7 +244,7 @@ def test_fallback(shape, options, kernel):
 @pytest.mark.parametrize("transposed", [{}, BOTH], ids=["plain", "transposed"])
 def test_product_of_the_fallback(transposed):
     a, b = factors(17, 23, 29, **transposed)
-    out = matmul(a, b, config=ONE, epilogue=lambda acc: acc + 1.0, **transposed)
+    out = matmul(a, b, epilogue=lambda acc: acc + 1.0, **transposed)
     check_close(out, reference(a, b, **transposed) + 1.0, HALF)
 
 

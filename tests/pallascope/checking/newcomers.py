@@ -552,6 +552,21 @@ def multicast(x, o, tiles, loaded, own, free, faulty):
         pl.when(lax.axis_index("wg") == 0)(lambda slot=slot: wait(free.at[slot]))
 
 
+@twins("peers", RACE)
+@made(BARRIER, MET, out=f32(2, 2, 128), **PAIR, args=(rows(2),))
+def shared_load_of_the_next_scope(x, o, loaded, read, faulty):
+    """A block shares its next scope's load, which lands where its peer still reads the last."""
+    for step in range(2):
+
+        def scope(tile, step=step):
+            copy(x.at[step], tile, loaded, collective_axes="x")
+            wait(loaded)
+            o[lax.axis_index("x"), step] = tile[...]
+            met(read, not faulty)
+
+        pl.run_scoped(scope, TILE)
+
+
 @twins("peers", DEADLOCK, each=((1, 3), (3, 1)))
 def groups_of_two_lengths(faulty: bool, lengths: tuple[int, int]):
     """A cluster's pair straddles two groups of a ragged product (DeepGEMM's pull request 429).
@@ -644,10 +659,10 @@ def lanes_of_a_block(faulty: bool, threads: int):
     return idle(num_threads=threads if faulty else 8, thread_name="wg")
 
 
-@twins("limits", RESOURCE, each=((32,), (16,), (3, 3), (2, 2, 4)))
+@twins("limits", RESOURCE, each=((32,), (17,), (3, 6), (2, 3, 3)))
 def blocks_of_a_cluster(faulty: bool, shape: tuple[int, ...]):
-    """8 blocks are portable; 9 to 16 need an attribute that Mosaic GPU does not set; more: none."""
-    shape = shape if faulty else (2, 4)
+    """Hopper has 16 at most, if a launch asks for more than 8, as JAX's does."""
+    shape = shape if faulty else (4, 4)
     return idle(cluster=shape, cluster_names=("x", "y", "z")[: len(shape)])
 
 
@@ -863,6 +878,86 @@ def rows_that_where_masks(x, o, tiles, loaded, faulty):
     o[...] = jnp.where(row < (4 if faulty else 3), held, 0.0)
 
 
+def _shifted(body: Callable[..., Any]) -> Any:
+    """A kernel that loads rows 1 to 3, and writes what a body makes of rows from 0 on.
+
+    The body gets a function that reads rows 0 to 3, or those before by a number, and row numbers.
+    """
+    layout = plgpu.Layout.WG_STRIDED((4, 128), vec_size=1)
+
+    def kernel(x, o, tiles, loaded):
+        copy(x, tiles.at[pl.ds(3, 4)], loaded)
+        wait(loaded)
+        held = lambda back: plgpu.layout_cast(tiles[pl.ds(3 - back, 4)], layout)
+        o[...] = body(held, plgpu.broadcasted_iota(I32, (4, 128), 0, layout=layout))
+
+    tiles = plgpu.SMEM((7, 128), F32)
+    return of(kernel, tiles, BARRIER, out=rows(4)), rows(4)
+
+
+_SUMS = {
+    "": lambda row, value: jnp.where(row >= 1, value * 2.0 + 1.0, 0.0),
+    "in the other case": lambda row, value: jnp.where(row < 1, 0.0, -value),
+    "of every other row": lambda row, value: jnp.where((row % 2) == 0, 0.0, value),
+    "by select": lambda row, value: lax.select(row > 0, jnp.exp(value), jnp.zeros_like(value)),
+    "twice": lambda row, value: jnp.where(row > 0, value, 0.0) + jnp.where(row > 1, value, 0.0),
+    "one row too few": lambda row, value: jnp.where(row >= 0, value, 0.0),
+    "once of two": lambda row, value: jnp.where(row > 0, value, 0.0) + value,
+    "of its sum": lambda row, value: jnp.where(row > 0, jnp.sum(value), 0.0),
+    "by a product": lambda row, value: value * jnp.where(row > 0, 1.0, 0.0),
+    "by what it holds": lambda row, value: jnp.where(value > 0, value, 0.0),
+}
+_STILL = {"one row too few", "once of two", "of its sum", "by a product", "by what it holds"}
+
+
+@variants("masked rows", {words: BARE if words in _STILL else None for words in _SUMS})
+def a_row_that_a_mask_leaves_out(words: str):
+    """Row 0 of what is read was not loaded, and a select drops what is made of it: or it does not.
+
+    NaN times 0 is NaN, so a product with a mask drops nothing.
+    """
+    return _shifted(lambda held, row: _SUMS[words](row, held(1)))
+
+
+@twins("masked rows", BARE)
+def rows_that_a_mask_leaves_out_in_a_loop(faulty: bool):
+    """Each step reads a row further back, and drops a row more; one too few if it is faulty."""
+
+    def body(held, row):
+        step = lambda d, total: total + jnp.where(row >= d - int(faulty), held(d) * total, 0.0)
+        return lax.fori_loop(1, 4, step, held(0))
+
+    return _shifted(body)
+
+
+@alone("masked rows", finds=BARE)
+def a_product_that_a_loop_carries_on():
+    """What a step drops goes on to the next one, and nobody looks what that drops: a finding."""
+
+    def body(held, row):
+        def step(d, carry):
+            product = carry[0] * held(d)
+            return product, carry[1] + jnp.where(row >= d, product, 0.0)
+
+        return lax.fori_loop(1, 4, step, (held(0), held(0)))[1]
+
+    return _shifted(body)
+
+
+@twins("masked rows", BARE)
+@made(plgpu.SMEM((128,), F32), BARRIER, out=rows(128), args=(f32(120),))
+def numbers_that_become_rows(x, o, numbers, loaded, faulty):
+    """A number each for rows, of which the last are masked; or for columns, which nothing masks."""
+    copy(x, numbers.at[pl.ds(0, 120)], loaded)
+    wait(loaded)
+    held = numbers[...]
+    wide = lax.broadcast_in_dim(held, (128, 128), (0,))
+    if faulty:
+        wide += lax.broadcast_in_dim(held, (128, 128), (1,))
+    row = lax.broadcasted_iota(I32, (128, 128), 0)
+    o[...] = jnp.where(row < 120, wide, 0.0)
+
+
 @alone("false alarms", says="does no harm")
 @made(ROWS, out=rows(3), args=(rows(3),))
 def filled_for_a_step_that_does_not_come(x, o, slots):
@@ -871,6 +966,36 @@ def filled_for_a_step_that_does_not_come(x, o, slots):
     for step in range(3):
         slots[(step + 1) % 2] = x[(step + 1) % 3]
         o[step] = slots[step % 2]
+
+
+@twins("views", OUTSIDE, each=("written", "stored", "read"), says="of which the view has indices")
+@made(ROWS, out=rows(8), args=(rows(8),))
+def an_index_beyond_its_view(x, o, slots, faulty, access):
+    """JAX adds up the indices of views, and looks at none of them: row 2 of two is the next one."""
+    slots[...] = x[pl.ds(0, 2)]
+    for i in range(4):
+
+        def step(n, _, i=i):
+            rows = x if access == "read" else o
+            row = rows.at[pl.ds(2 * i, 2)].at[n + int(faulty and i < 3)]
+            if access == "read":
+                o[2 * i + n] = row[...] + slots[n]
+            elif access == "written":
+                row[...] = slots[n]
+            else:
+                store(slots.at[n], row)
+
+        lax.fori_loop(0, 2, step, None)
+
+
+@alone("views")
+@made(ROWS, out=rows(2), args=(rows(7),))
+def views_of_views(x, o, slots):
+    """Some of every other row of a view; and a view that is all of a view."""
+    slots[...] = x.at[pl.ds(1, 6)].at[pl.ds(0, 3, 2)].at[pl.ds(1, 2)][...]
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(slots.at[pl.ds(0, 2)], o.at[pl.ds(0, 2)].at[pl.ds(0, 2)])
+    plgpu.wait_smem_to_gmem(0)
 
 
 @twins("false alarms", LOST)

@@ -112,6 +112,24 @@ def test_a_read_before_its_load_has_landed():
     )
 
 
+def test_a_wait_that_comes_too_late_is_not_asked_for_anew():
+    ops = load(0, 0, line="k.py:2"), read(0, "k.py:4"), wait(PRODUCED, 0, "k.py:5")
+    assert only(check(program([*ops])), "race").remedy == (
+        "Let thread 0 wait for phase 0 before the access: its barrier_wait on that barrier comes"
+        " later, or is for another phase."
+    )
+
+
+def test_a_write_that_overtakes_the_read_of_the_write_before_overwrites():
+    writer = [write(0, "k.py:1"), arrive(CONSUMED, 0, "k.py:2")] * 2
+    reader = [wait(CONSUMED, 0, "k.py:3"), read(0, "k.py:4")] * 2
+    race = next(f for f in check(program(writer, reader)) if f.kind == "race")
+    said = "slot 0 of `ring` is overwritten by thread 0 while it may still be read by thread 1: "
+    assert race.cause.startswith(said) and lines(race) == ["k.py:1", "k.py:4"]
+    race = next(f for f in check(program(writer, [read(0, "k.py:4")])) if f.kind == "race")
+    assert " is read by thread 1 while it may still be written by thread 0: " in race.cause
+
+
 def test_a_slot_that_is_loaded_while_it_may_be_read():
     memory, compute = ring(6, consumed=False)
     found = check(program(memory, compute))

@@ -39,6 +39,7 @@ FAULTS = [
     memory.MixedTile(SHARED, SHARED),
     races.SharedScratch(REDUCTION, REDUCTION, CLASH),
     races.LanesRace(LOAD, build.read(0), SMEM, True, False, CLASH),
+    memory.OutsideView(LOAD, Region(build.SMEM, ((2, 3), (0, 8)), view=((0, 2), (0, 8))), 0),
     memory.OutsideBuffer(LOAD, build.at(build.SMEM, 7), 0),
     memory.OutsideBarriers(WAIT),
     memory.BeyondArray(LOAD, build.at(build.GMEM, 64), 0),
@@ -51,7 +52,7 @@ FAULTS = [
     barriers.Deadlock((barriers.Stuck(WAIT, 0, 1, (LOAD,)),), CLASH),
     races.BlocksRace(STORE, STORE, build.BUFFERS[build.OUT], True, True, (PROGRAM, PROGRAM)),
     memory.UnwrittenOutput(build.at(build.OUT, 3)),
-    resources.TooLarge("blocks a cluster", (3, 3)),
+    resources.TooLarge("blocks a cluster", (3, 6)),
     resources.TooMuchMemory(232_448),
     resources.TooManyColumns(512),
     resources.TooManyRegisters((240, 240), 168),
@@ -114,6 +115,8 @@ def test_every_fault_with_a_clash_has_its_moment_in_words(fault):
 @pytest.mark.parametrize("remark", REMARKS, ids=lambda remark: type(remark).__name__)
 def test_every_remark_has_words(remark):
     assert remark.note(PROGRAM).endswith(".")
+    if hasattr(remark, "line"):
+        assert "None" not in dataclasses.replace(remark, line=None).note(PROGRAM)
 
 
 def test_a_fact_without_words_cannot_be_made():

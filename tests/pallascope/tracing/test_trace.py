@@ -643,19 +643,25 @@ def backward(_, gradient):
 
 
 doubled.defvjp(lambda x: (2 * x, None), backward)
+gradient = jax.grad(lambda x: doubled(x).sum())
+
+
+def gradient_by_name(x):
+    return jax.grad(lambda x: doubled(x).sum())(x)
 """
 
 
 def test_a_gradient_s_kernel_is_where_it_was_written(tmp_path, monkeypatch):
-    """JAX notes of its equations where the gradient was asked for."""
+    """JAX notes of its equations where the gradient was asked for: elsewhere, or in its file."""
     (tmp_path / "with_gradient.py").write_text(WITH_GRADIENT, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    from with_gradient import doubled
+    import with_gradient
 
-    gradient = jax.grad(lambda x: doubled(x).sum())
-    program = pallascope.trace(gradient, like(128, dtype=jnp.float32))
-    lines = {op.line.rpartition("/")[2] for op in program.threads[0] if op.line}
-    assert lines <= {"with_gradient.py:13", "with_gradient.py:14"}, lines
+    elsewhere = jax.grad(lambda x: with_gradient.doubled(x).sum())
+    for gradient in (elsewhere, with_gradient.gradient, with_gradient.gradient_by_name):
+        program = pallascope.trace(gradient, like(128, dtype=jnp.float32))
+        lines = {op.line.rpartition("/")[2] for op in program.threads[0] if op.line}
+        assert lines and lines <= {"with_gradient.py:13", "with_gradient.py:14"}, lines
 
 
 @pytest.mark.parametrize("on", [True, False])

@@ -38,10 +38,8 @@ def test_the_kernel_is_one_that_could_run():
 
 @pytest.mark.parametrize("name", schedule.LARGE)
 def test_the_large_kernels_have_no_fault(name):
-    """But that clusters of 16 blocks are too large."""
     make, _ = schedule.LARGE[name]
-    found = [finding.cause for finding in pallascope.check(make(3))]
-    assert all("= 16 blocks a cluster, and CUDA has 8 at most" in cause for cause in found)
+    assert pallascope.check(make(3)).ok
 
 
 def seconds(row, *parts):

@@ -354,14 +354,20 @@ def test_the_caller_of_a_helper_is_told_also_of_its_loops():
 
 @pytest.mark.parametrize(
     "how, rows",
-    [("", (0, 3)), ("used twice", (0, 4)), ("another mask", (0, 4)), ("not within", (1, 5))],
+    [
+        ("", (0, 3)),
+        ("used twice", (0, 4)),
+        ("a row within", (0, 4)),
+        ("the last", (0, 3)),
+        ("not within", (1, 5)),
+    ],
 )
 def test_rows_that_where_leaves_out_are_not_read(how, rows):
     def kernel(numbers, x, o):
         end, start = numbers[0], numbers[1]
         held = x[pl.ds(start if how == "not within" else 0, 4)]
         row = lax.broadcasted_iota(jnp.int32, (4, 64), 0)
-        mask = row != end if how == "another mask" else row < end
+        mask = {"a row within": row != start, "the last": row != end}.get(how, row < end)
         o[...] = jnp.where(mask, held, 0.0) + (held if how == "used twice" else 0.0)
 
     x = like(4, 64, dtype=jnp.float32)

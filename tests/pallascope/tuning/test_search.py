@@ -29,6 +29,7 @@ from pallascope.tuning.results import Found, Row
 from pallascope.tuning.spaces import Ranked, configurations, label, neighbours
 from pallascope.tuning.workers import Failed, Here, Workers
 from pipelib.kernels import attention_space, matmul, matmul_space, softmax
+from pipelib.kernels.attention.config import SCHEDULES
 from pipelib.kernels.hopper import Gpu, assumed
 
 X = jax.ShapeDtypeStruct((32, 128), jnp.float32)
@@ -717,6 +718,7 @@ def test_the_space_of_attention_fits():
     for head_dim in (64, 128):
         found = attention_space(head_dim)
         assert len(found) == len({*found}) > 10
+        assert {config.schedule for config in found} == {*SCHEDULES}
         for config in found:
             config.check(head_dim)
 

@@ -38,6 +38,7 @@ def test_what_is_shown_is_the_program(bench, program):
         assert [op["line"] for op in thread["ops"]] == [op.line for op in ops]
     assert [b["arrivals"] for b in shown["barriers"]] == [b.arrivals for b in program.barriers]
     assert shown["ok"] and shown["findings"] == []
+    assert not any("Lowering" in note for note in shown["notes"])
     assert shown["verdict"] == check(program).verdict
     assert shown["cycles"] == simulate(program, H200).cycles
     assert shown["figure"].startswith("<figure")
@@ -51,6 +52,7 @@ def test_an_edit_is_answered_as_the_package_would(bench, program):
     assert not shown["ok"] and shown["verdict"] == report.verdict
     assert [finding["cause"] for finding in shown["findings"]] == [f.cause for f in report]
     assert len(shown["threads"][COMPUTE]["ops"]) == len(changed.threads[COMPUTE])
+    assert shown["notes"][-1].startswith("Lowering is not checked here: ")
     for told, finding in zip(shown["findings"], report, strict=True):
         there = [changed.threads[thread][index] for thread, index in told["ops"]]
         assert there == [*finding.ops]

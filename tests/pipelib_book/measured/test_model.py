@@ -3,6 +3,7 @@
 import pytest
 
 from pipelib_book.measured import model
+from tests.pipelib_book.measured.made_up import timed
 
 KERNEL = "attention_mosaic_gpu_kernel"
 
@@ -97,3 +98,39 @@ def test_a_cause_is_found_by_family_and_words(monkeypatch):
         row(config="a x b"),
     ]
     assert [each.cause for each in rows] == ["one", "not known", "two"]
+
+
+def test_calls_without_a_configuration_short_ones_apart(recorded):
+    """Of products only those drawn by chance, of attentions no gradients; who lacks one is out."""
+    of = lambda part, problem, *us: dict(
+        part=part, problem=problem, contenders={"matmul": timed(*us), "attention": timed(*us)}
+    )
+    drawn = [of("untuned", dict(m=m), us) for m, us in ((1, 4.0), (2, 100.0), (3, 100.0))]
+    folders = recorded(
+        matmul=dict(groups=[*drawn, of("ladder", dict(m=4), 9.0)]),
+        attention=dict(
+            groups=[
+                of("forward", dict(seq=8, backward=False), 90.0, 100.0, 300.0),
+                of("forward", dict(seq=8, backward=True), 100.0),
+            ]
+        ),
+        predicted=dict(
+            defaults={
+                "matmul: m=1": dict(us=8.0),
+                "matmul: m=2": dict(us=90.0),
+                "matmul: m=3": dict(us=180.0),
+                "matmul: m=4": dict(us=9.0),
+                "attention: seq=8, backward=False": dict(us=100.0),
+                "attention: seq=8, backward=True": dict(us=1.0),
+            }
+        ),
+    )
+    found = model.defaults(folders)
+    assert [round(each.error, 2) for each in found] == [1.0, -0.1, 0.8, 0.0]
+    assert model.defaults_table(found).splitlines()[2:] == [
+        "| matmul, up to 10 µs | 1 | 100.0% | 100.0% | 0 of 1 |",
+        "| matmul, longer | 2 | 45.0% | 80.0% | 1 of 2 |",
+        "| attention, longer | 1 | 0.0% | 0.0% | 1 of 1 |",
+    ]
+    assert model.defaults(recorded(matmul=dict(groups=drawn), predicted=dict(pairs={}))) == []
+    assert "no call without a configuration" in model.defaults_table([])

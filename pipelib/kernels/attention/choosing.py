@@ -159,17 +159,15 @@ def default_config(head_dim: int, deterministic: bool = False) -> AttentionConfi
     return AttentionConfig(block_kv=block_kv, schedule="optimistic", fused=fused)
 
 
-def default_of_float8(head_dim: int, is_dense: bool) -> AttentionConfig:
+def default_of_float8(head_dim: int) -> AttentionConfig:
     """The configuration of `attention` in float8; on a CPU, the one that the interpreter runs best.
 
-    If each query sees all keys (`is_dense`), short products, as those of heads up to 128, are done
-    before a step without a maximum is, so that it gains nothing.
+    "optimistic" is the fastest with each size of a head, dense or causal.
     """
     keys = narrow.KEYS
     if default_device().platform != "gpu":
         return dataclasses.replace(default_config(head_dim), block_kv=keys)
-    schedule = "pingpong" if is_dense and head_dim <= 128 else "optimistic"
-    return AttentionConfig(block_kv=keys, schedule=schedule)
+    return AttentionConfig(block_kv=keys, schedule="optimistic")
 
 
 def chosen(
@@ -190,7 +188,7 @@ def chosen(
       whole: whether queries must divide into whole blocks; if they do for no kind, the default's.
     """
     if itemsize == 1:
-        return default_of_float8(sizes.head_dim, options.left is None and options.right is None)
+        return default_of_float8(sizes.head_dim)
     default = default_config(sizes.head_dim, options.deterministic)
     kinds = KINDS.get(sizes.head_dim, ())
     if not kinds or default_device().platform != "gpu":

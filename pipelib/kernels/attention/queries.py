@@ -347,7 +347,11 @@ class QueryThread:
 
     def read(self, scores: Accumulator, running: int = 0) -> jax.Array:
         """The scores of a step once they are made, capped; so many later products may still run."""
-        return self.options.capped(plgpu.wgmma_accumulator_load(scores, wait_n=running))
+        made = plgpu.wgmma_accumulator_load(scores, wait_n=running)
+        if self.options.soft_cap is None:
+            return made
+        # Or ptxas moves a tanh before the wait of a masked step, and waits for all products there.
+        return self.options.capped(lax.optimization_barrier(made))
 
     def masked(self, scores: jax.Array, block: Int, step: Int) -> jax.Array:
         """The scores of a step of a block of queries, masked if its columns are not all seen."""
@@ -358,7 +362,9 @@ class QueryThread:
         if self.visits.vary:
             return block * self.config.block_q + self.index * self.config.rows, ()
         batch, rows, _ = self.rows(jnp.int32(0))  # every visit sees the same
-        return rows.start, tuple(ids.at[batch] for ids in self.segments)
+        # No constant 0: JAX 0.11.2 does not lower one that a branch hands to `run_scoped`.
+        segments = tuple(ids.at[lax.mul(batch, jnp.int32(1))] for ids in self.segments)
+        return rows.start, segments
 
     def block_of(self, visit: Int, later: int = 0) -> Int:
         """The block of queries of a visit, or of one later; 0 if all visits see the same."""
@@ -395,13 +401,18 @@ class QueryThread:
         return total * shrink + p.sum(axis=1)
 
     def rounded(self, p: jax.Array) -> jax.Array:
-        """Probabilities in the dtype of q, as `wgmma` takes them."""
-        return p.astype(self.mine("q").dtype)
+        """Probabilities in the dtype of q, in registers as `wgmma` reads them.
+
+        So they are carried to the next step. Those of 8 bits in an accumulator's layout would be
+        taken apart into bytes where a loop or a branch begins or ends.
+        """
+        p = p.astype(self.mine("q").dtype)
+        return narrow.as_operand(p) if self.is_narrow and not self.config.through_smem else p
 
     def operand(self, p: jax.Array) -> jax.Array | Ref:
         """The probabilities, where `wgmma` reads them: in registers, or in SMEM."""
         if not self.config.through_smem:
-            return narrow.as_operand(p) if self.is_narrow else p
+            return p
         staging = self.mine("p")
         staging[...] = p
         plgpu.commit_smem()

@@ -10,7 +10,6 @@ import subprocess
 import tomllib
 
 import pytest
-from docutils import core, nodes
 
 ROOT = pathlib.Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -79,6 +78,7 @@ def test_the_package_uses_public_names_of_jax_only():
 
 def malformed(docstring):
     """What docutils says of the tables of a docstring."""
+    core, nodes = map(pytest.importorskip, ("docutils.core", "docutils.nodes"))  # no GPU needs it
     quiet = {"report_level": 3, "halt_level": 5, "warning_stream": False}
     tree = core.publish_doctree(docstring, settings_overrides=quiet)
     said = (message.astext() for message in tree.findall(nodes.system_message))

@@ -24,7 +24,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-WAITS = 30_000  # milliseconds, on a machine that has other work
+WAITS = 120_000  # milliseconds, on a machine that has other work
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
 A4 = {"width": 718, "height": 1000}  # within Chromium's margins, at 96 dots per inch
 LOOKS = {

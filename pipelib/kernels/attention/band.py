@@ -205,7 +205,7 @@ class Band(NamedTuple):
         return (self.first + step) * self.tiles.block
 
     def is_edge(self, step: Int, row: Int) -> Bool:
-        """Whether a thread's rows, from `row`, do not see all columns of a step."""
+        """Whether a thread's rows, from `row`, do not see all columns of a step of one segment."""
         column, size = self.column(step), self.tiles.block
         edges: list[Bool] = []
         if self.behind is not None:
@@ -216,9 +216,6 @@ class Band(NamedTuple):
             edges.append(column + size > self.columns)
         if self.ends is not None and self._has_rows_beyond:
             edges.append(row + self.tiles.rows > self.ends)
-        if self.whole is not None:
-            block, (first, end) = self.first + step, self.whole
-            edges += [block < first, block >= end]
         return functools.reduce(lax.bitwise_or, edges) if edges else False
 
     @property
@@ -269,9 +266,10 @@ class Band(NamedTuple):
     ) -> Tree:
         """Returns `function(mask, *args)`, where `mask` masks the scores of a step if it must.
 
-        The function is compiled twice, with and without a mask. If a branch stands between products
-        and the arithmetic that runs beside them, ptxas may wait for the products there. So the
-        function must queue such products itself.
+        The function is compiled twice, with and without a mask, and where there are segments once
+        more, with a mask that reads them: only the ends of documents wait for that. If a branch
+        stands between products and the arithmetic that runs beside them, ptxas may wait for the
+        products there. So the function must queue such products itself.
 
         Args:
           step, row, segments: as `mask` takes them.
@@ -279,6 +277,10 @@ class Band(NamedTuple):
         """
         mask = functools.partial(self.mask, step=step, row=row, segments=segments)
         masked = functools.partial(function, mask)
+        if self.whole is not None:
+            block, (first, end), rest = self.first + step, self.whole, self._replace(whole=None)
+            within = lambda *args: rest.choose(step, row, (), function, *args)  # pyright: ignore[reportUnknownLambdaType]
+            return lax.cond(lax.bitwise_or(block < first, block >= end), masked, within, *args)
         whole = functools.partial(function, as_they_are)
         is_edge = self.is_edge(step, row)
         if isinstance(is_edge, bool):

@@ -351,7 +351,7 @@ class QueryThread:
         if self.options.soft_cap is None:
             return made
         # Or ptxas moves a tanh before the wait of a masked step, and waits for all products there.
-        return self.options.capped(lax.optimization_barrier(made))
+        return self.options.capped(lax.optimization_barrier(made))  # pyright: ignore[reportUnknownMemberType]
 
     def masked(self, scores: jax.Array, block: Int, step: Int) -> jax.Array:
         """The scores of a step of a block of queries, masked if its columns are not all seen."""

@@ -265,6 +265,12 @@ def test_of_a_measured_problem_the_fastest_is_chosen(h200):
         assert found == config_of(row.head_dim, kinds[best]), row
 
 
+def test_with_segments_heads_of_64_have_blocks_of_128_rows(h200):
+    sizes = Sizes(1, 16384, 16384, 16, 1, 64)
+    assert chosen(unmasked(None, 0), sizes, ITEM).block_q == 192
+    assert chosen(unmasked(None, 0), sizes, ITEM, segmented=True).block_q == 128
+
+
 def test_with_segments_no_measured_row_counts(monkeypatch, h200):
     sizes = Sizes(1, 2048, 2048, 8, 1, 128)  # measured, by a little, against the estimates
     assert chosen(unmasked(None, 0), sizes, ITEM).compute_threads == 1

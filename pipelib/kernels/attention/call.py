@@ -134,7 +134,8 @@ def attention(
         equal bits. If not, the fastest kernels are picked: with heads of up to 128, one that adds
         it up as blocks come. A `config` says itself, by `fused`.
       soft_cap: a scaled score s becomes soft_cap tanh(s / soft_cap), before any mask (Gemma 2). The
-        GPU's own tanh is used, whose error is 2^-11 of its value.
+        GPU's own tanh is used, whose error is 2^-11 of its value. It takes the unit of an SM that
+        makes the exponentials, so a capped score takes that unit twice as long.
       sinks: [heads], float: a score more for each head, whose key has a value of zeros (gpt-oss):
         the probabilities of a row add up to less than 1. It is not scaled, capped or masked, and
         is in the log-sum-exp.

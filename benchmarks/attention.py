@@ -6,6 +6,7 @@
     python -m benchmarks.attention ideas      orders within a step (`benchmarks/attention_ideas.py`)
     python -m benchmarks.attention backward   gradients
     python -m benchmarks.attention narrow     float8, forward
+    python -m benchmarks.attention options    a soft cap, sinks, packed documents
     python -m benchmarks.attention sizes      lengths and heads of other sizes, forward
     python -m benchmarks.attention table      prints the record
 
@@ -111,6 +112,21 @@ SIZES = (
     *(x._replace(causal=causal) for x in (*_LENGTHS, *_HEADS) for causal in (False, True)),
     _SHARED,
 )
+#: What costs beside the same without: a soft cap, sinks; documents in one sequence, in a batch.
+OPTIONS = (
+    *(
+        Problem(16384 >> backward, 128, causal, backward=backward, **option)
+        for backward in (False, True)
+        for causal in (False, True)
+        for option in ({}, {"soft_cap": 50.0}, {"sinks": True})
+    ),
+    *(
+        Problem(seq, head_dim, True, backward=backward, **packed)
+        for backward in (False, True)
+        for head_dim in (64, 128, 256)
+        for seq, packed in ((1024, {"batch": 16}), (16384, {"documents": 16}))
+    ),
+)
 TUNE = tuple(
     Problem(seq, head_dim, causal, _HALF) for seq, head_dim in _SHAPES for causal in (False, True)
 )
@@ -121,7 +137,7 @@ TUNE = tuple(
 
 def ours(problem: Problem, config: AttentionConfig | None) -> Contender:
     """`pipelib.kernels.attention`; of `config` None, with the configuration that it picks."""
-    return functools.partial(attention, causal=problem.causal, scale=1.0, config=config)
+    return functools.partial(attention, **problem.options, config=config)
 
 
 def baselines(problem: Problem) -> dict[str, Any]:
@@ -366,6 +382,7 @@ SUITE = Suite(
         "ideas": _part(_ideas, problems=TRIED),
         "backward": _part(_backward, problems=BACKWARD),
         "narrow": _part(_narrow, problems=NARROW),
+        "options": _part(lambda problem, _: {OURS: ours(problem, None)}, problems=OPTIONS),
         "sizes": _part(_sizes, problems=SIZES),
     },
     (suite.tflops, suite.beside("{:.3f}x", *measured.OTHERS)),

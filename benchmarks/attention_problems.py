@@ -45,6 +45,9 @@ class Problem(NamedTuple):
     Attributes:
       kv_heads: heads of k and v; None: as many as of q.
       v_head_dim: the size of a head of v and of the result; None: that of q and k.
+      soft_cap: of the scores.
+      sinks: whether each head has a sink.
+      documents: how many documents of equal lengths a sequence is packed of.
     """
 
     seq: int
@@ -56,6 +59,9 @@ class Problem(NamedTuple):
     batch: int = 1
     kv_heads: int | None = None
     v_head_dim: int | None = None
+    soft_cap: float | None = None
+    sinks: bool | None = None
+    documents: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The fields that say something."""
@@ -69,7 +75,7 @@ class Problem(NamedTuple):
         """
         of_v = self.out.shape[-1]
         columns = 3 * self.head_dim + 2 * of_v if self.backward else self.head_dim + of_v
-        every = 2 * self.batch * self.heads * self.seq**2 * columns
+        every = 2 * self.batch * self.heads * self.seq**2 // (self.documents or 1) * columns
         return every // 2 if self.causal else every
 
     @property
@@ -100,7 +106,23 @@ class Problem(NamedTuple):
         kind = ("dense", "causal")[self.causal] + (" backward" if self.backward else "")
         heads = f"{self.heads}:{self.kv_heads}" if self.kv_heads else f"{self.heads}"
         sizes = f"{self.head_dim}:{self.v_head_dim}" if self.v_head_dim else f"{self.head_dim}"
+        kind += f" soft cap {self.soft_cap:g}" if self.soft_cap else ""
+        kind += " sinks" if self.sinks else ""
+        kind += f" of {self.documents} documents" if self.documents else ""
         return f"{self.batch}x{self.seq}x{heads}x{sizes} {self.dtype} {kind}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `attention` is asked for beside the arrays. (NumPy's: who asks may have no GPU.)"""
+        found: dict[str, Any] = dict(causal=self.causal, scale=1.0)
+        if self.soft_cap:
+            found["soft_cap"] = self.soft_cap
+        if self.sinks:
+            found["sinks"] = np.linspace(-2.0, 2.0, self.heads, dtype=np.float32)
+        if self.documents:
+            ends = np.arange(self.documents + 1) * self.seq // self.documents
+            found["cu_seqlens"] = ends.astype(np.int32)
+        return found
 
 
 class Sdpa(NamedTuple):
@@ -358,16 +380,24 @@ def _exact(problem: Problem, head: int, rows: np.ndarray) -> list[np.ndarray]:
         for x in operands(problem)
     )
 
+    cap, keys = problem.soft_cap, np.arange(problem.seq)
+    sink = problem.options["sinks"][head] if problem.sinks else -np.inf
+    document = keys * (problem.documents or 1) // problem.seq
+
     def probabilities(queries):
         scores = q[queries] @ k.T
+        scores = cap * np.tanh(scores / cap) if cap else scores
         if problem.causal:
-            scores[np.arange(problem.seq) > queries[:, None]] = -np.inf
-        p = np.exp(scores - scores.max(1, keepdims=True))
-        return p / p.sum(1, keepdims=True)
+            scores[keys > queries[:, None]] = -np.inf
+        scores[document != document[queries][:, None]] = -np.inf
+        most = np.maximum(scores.max(1, keepdims=True), sink)
+        p = np.exp(scores - most)
+        return p / (p.sum(1, keepdims=True) + np.exp(sink - most))
 
     def d_scores(p, queries):
         delta = (d_out[queries] * (p @ v)).sum(1, keepdims=True)
-        return p * (d_out[queries] @ v.T - delta)
+        found = p * (d_out[queries] @ v.T - delta)
+        return found * (1.0 - np.tanh(q[queries] @ k.T / cap) ** 2) if cap else found
 
     p = probabilities(rows)
     if not problem.backward:

@@ -92,6 +92,16 @@ def test_errors_are_of_each_result(backward, kv_heads):
     assert prepare(functools.partial(reference, causal=False), problem)("check") > 0.1
 
 
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("option", [{"soft_cap": 0.5}, {"sinks": True}, {"documents": 2}], ids=str)
+def test_errors_are_those_of_what_is_asked_for(option, backward):
+    problem = SMALL._replace(backward=backward, **option)
+    right = functools.partial(attention_reference, **problem.options)
+    assert prepare(right, problem)("check") < tolerance(problem.out.dtype)
+    assert prepare(reference, problem)("check") > 0.1
+    assert str(problem) != str(SMALL._replace(backward=backward))
+
+
 def test_what_is_not_finite_anywhere_is_wrong():
     spoiled = lambda q, k, v: reference(q, k, v).at[0, 20, 1, 3].set(math.nan)
     assert prepare(spoiled, SMALL)("check") == math.inf

@@ -112,19 +112,21 @@ SIZES = (
     *(x._replace(causal=causal) for x in (*_LENGTHS, *_HEADS) for causal in (False, True)),
     _SHARED,
 )
-#: What costs beside the same without: a soft cap, sinks; documents in one sequence, in a batch.
+#: What a soft cap and sinks cost, each beside the same without; documents in a batch, and packed.
+_LONG = Problem(16384, 128)
+_PACKED = Problem(1024, 128, True, batch=16), Problem(16384, 128, True, documents=16)
 OPTIONS = (
     *(
-        Problem(16384 >> backward, 128, causal, backward=backward, **option)
+        asked._replace(seq=16384 >> backward, causal=causal, backward=backward)
         for backward in (False, True)
         for causal in (False, True)
-        for option in ({}, {"soft_cap": 50.0}, {"sinks": True})
+        for asked in (_LONG, _LONG._replace(soft_cap=50.0), _LONG._replace(sinks=True))
     ),
     *(
-        Problem(seq, head_dim, True, backward=backward, **packed)
+        asked._replace(head_dim=head_dim, backward=backward)
         for backward in (False, True)
         for head_dim in (64, 128, 256)
-        for seq, packed in ((1024, {"batch": 16}), (16384, {"documents": 16}))
+        for asked in _PACKED
     ),
 )
 TUNE = tuple(

@@ -145,7 +145,7 @@ def test_every_contender_can_be_sent_to_a_process(part):
     for problem in PARTS[part].problems:
         made = PARTS[part].contenders(problem, [])
         assert pickle.loads(pickle.dumps(made)).keys() == made.keys()
-        assert CUDNN in made
+        assert CUDNN in made or part == "options"  # which is ours beside ours
         for name, contender in made.items():
             if name.partition(",")[0] not in THEIRS:
                 contender = contender.keywords.get("contender", contender)  # of bfloat16

@@ -28,9 +28,8 @@ one thread, "overlap"        Few blocks: those of 64 rows occupy twice as many S
                              of the time of two threads' step, which has twice the rows. And few
                              rows, up to 64 in a head.
 three threads, heads of 128  A few more blocks than SMs: those of 192 rows are one round, not two.
-two threads, heads of 64     Short or causal sequences, which leave blocks of 192 rows unequal. All
-                             with segments: 4, 16 and 64 documents of 16,384 tokens, causal, take
-                             0.80, 0.73 and 0.67 of the default's time.
+two threads, heads of 64     Short or causal sequences, which leave blocks of 192 rows unequal; and
+                             all with segments, of which smaller blocks see fewer.
 ===========================  =====================================================================
 
 On top is a table of the problems that were measured, `tuned/nvidia-h200.json`: of these, the kind
@@ -193,7 +192,7 @@ def chosen(
         return default_of_float8(sizes.head_dim)
     default = default_config(sizes.head_dim, options.deterministic)
     kinds = KINDS.get(sizes.head_dim, ())
-    if segmented:  # blocks of 192 rows would see more documents
+    if segmented:  # of these, blocks of 192 rows would see more
         kinds = tuple(x for x in kinds if x.name == "two threads") or kinds
     if not kinds or default_device().platform != "gpu":
         return default

@@ -8,6 +8,7 @@
     python -m benchmarks.attention narrow     float8, forward
     python -m benchmarks.attention options    a soft cap, sinks, packed documents
     python -m benchmarks.attention sizes      lengths and heads of other sizes, forward
+    python -m benchmarks.attention untuned    sizes drawn by chance (`benchmarks/untuned.py`)
     python -m benchmarks.attention table      prints the record
 
 The model. Contenders are held in processes, and run in turn (`benchmarks.processes`). What a burst
@@ -31,7 +32,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks import peers, suite
+from benchmarks import peers, suite, untuned
 from benchmarks.attention_ideas import IDEAS
 from benchmarks.attention_problems import (
     EMITTER,
@@ -152,24 +153,31 @@ def baselines(problem: Problem) -> dict[str, Any]:
 
 
 def _strongest(problem: Problem) -> dict[str, Any]:
-    """cuDNN, and the peers that are there."""
-    return {CUDNN: functools.partial(cudnn, causal=problem.causal)} | _peers(problem)
+    """cuDNN, where JAX lets it do what is asked, and the peers that are there."""
+    plain = not (problem.soft_cap or problem.sinks or problem.documents)
+    found = {CUDNN: functools.partial(cudnn, causal=problem.causal)} if plain else {}
+    return found | _peers(problem)
 
 
 def _peers(problem: Problem) -> dict[str, Any]:
     """The builds of FlashAttention that are there, and have a kernel for this."""
     is_8_bit, is_even = problem.dtype == _NARROW, math.ceil(problem.seq / 128) % 2 == 0
-    is_plain = not is_8_bit and problem.v_head_dim is None
+    is_plain = not is_8_bit and problem.v_head_dim is None and not problem.soft_cap
     # Its gradients have a head for each head of q.
     of_folder = not (problem.backward and problem.kv_heads) and (problem.causal or is_even)
+    of_torch = not problem.backward
     kernels = {
-        FA3: is_plain and of_folder and problem.head_dim in _FA3_HEADS,
-        FA3_WHEEL: not problem.backward and problem.dtype != _HALF,
+        FA3: is_plain and of_folder and problem.head_dim in _FA3_HEADS and not problem.documents,
+        FA3_WHEEL: of_torch and problem.dtype != _HALF,
         FA3_JAX: is_plain and problem.head_dim == 128,
-        FA4_WHEEL: not problem.backward and not is_8_bit,
+        FA4_WHEEL: of_torch and not is_8_bit,
     }
-    made: dict[str, Any] = {name: peers.Fa3(problem.causal, name) for name in kernels}
-    options = dict(causal=problem.causal, backward=problem.backward)
+    if problem.sinks:
+        return {}
+    made: dict[str, Any] = {
+        name: peers.Fa3(problem.causal, name, problem.soft_cap, problem.ends) for name in kernels
+    }
+    options = dict(causal=problem.causal, backward=problem.backward, ends=problem.ends)
     made[FA3_JAX] = functools.partial(peers.fa3_jax, **options)
     return {name: made[name] for name, has_it in kernels.items() if has_it and peers.has(name)}
 
@@ -384,8 +392,9 @@ SUITE = Suite(
         "ideas": _part(_ideas, problems=TRIED),
         "backward": _part(_backward, problems=BACKWARD),
         "narrow": _part(_narrow, problems=NARROW),
-        "options": _part(lambda problem, _: {OURS: ours(problem, None)}, problems=OPTIONS),
+        "options": _part(_sizes, problems=OPTIONS),
         "sizes": _part(_sizes, problems=SIZES),
+        "untuned": _part(_sizes, problems=(*untuned.attentions(),)),
     },
     (suite.tflops, suite.beside("{:.3f}x", *measured.OTHERS)),
     dict(

@@ -10,6 +10,7 @@ build is imported only in the process that measures it: what does not load costs
 import contextlib
 import functools
 import importlib
+import itertools
 import json
 import os
 import pathlib
@@ -21,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 VARIABLE = "PEERS"
 #: The registry's builds, and their packages.
@@ -34,10 +36,16 @@ PACKAGES = {
 
 
 class Fa3(NamedTuple):
-    """FlashAttention by a build of PyTorch's, of [batch, seq, heads, head_dim]."""
+    """FlashAttention by a build of PyTorch's, of [batch, seq, heads, head_dim].
+
+    Attributes:
+      ends: where packed documents begin and end, if they are: numbers of tokens, from 0 on.
+    """
 
     causal: bool
     build: str = "fa3"
+    soft_cap: float | None = None
+    ends: tuple[int, ...] | None = None
 
 
 class DeepGemm(NamedTuple):
@@ -109,8 +117,7 @@ def load(build: str = "fa3") -> Any:
         return SimpleNamespace(deepgemm=lambda: gemm, **products)
     if build in PACKAGES:
         name = {"fa3_wheel": "fa3_fwd_interface", "fa4_wheel": "flash_attn.cute"}[build]
-        flash = module(build, name).flash_attn_func
-        return SimpleNamespace(fa3_forward=functools.partial(_forward, flash))
+        return SimpleNamespace(fa3_forward=functools.partial(_forward, module(build, name)))
     if (found := folder()) is None:
         raise ValueError(f"{VARIABLE} names no folder, so there is no {build} to measure.")
     if str(found) not in sys.path:
@@ -118,14 +125,39 @@ def load(build: str = "fa3") -> Any:
     return importlib.import_module("peers")
 
 
-def _forward(flash: Any, *args: Any, lse: None, scale: float) -> Any:
-    """A folder's `fa3_forward` by a `flash_attn_func`, which makes the array of its result."""
-    q, k, v, causal, _ = args
-    found = flash(q, k, v, softmax_scale=scale, causal=causal)
-    return found[0] if isinstance(found, tuple) else found
+def _forward(
+    flash: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    causal: bool,
+    out: Any,
+    *,
+    lse: None,
+    scale: float,
+    soft_cap: float | None = None,
+    ends: Any = None,
+    longest: int = 0,
+) -> Any:
+    """A folder's `fa3_forward` by a package, whose kernels make the array of their result.
+
+    With `ends`, an array of int32, q, k and v are one sequence of documents; the longest has
+    `longest` tokens.
+    """
+    del out, lse
+    options: dict[str, Any] = dict(softmax_scale=scale, causal=causal)
+    options |= {} if soft_cap is None else dict(softcap=soft_cap)
+    if ends is None:
+        found = flash.flash_attn_func(q, k, v, **options)
+        return found[0] if isinstance(found, tuple) else found
+    options |= dict(cu_seqlens_q=ends, cu_seqlens_k=ends, max_seqlen_q=longest)
+    found = flash.flash_attn_varlen_func(q[0], k[0], v[0], max_seqlen_k=longest, **options)
+    return (found[0] if isinstance(found, tuple) else found)[None]
 
 
-def fa3_jax(*qkv: jax.Array, causal: bool, backward: bool) -> jax.Array:
+def fa3_jax(
+    *qkv: jax.Array, causal: bool, backward: bool, ends: tuple[int, ...] | None = None
+) -> jax.Array:
     """FlashAttention-3 with heads of 128, of [batch, seq, heads, head_dim], without a scale.
 
     Raises:
@@ -139,7 +171,14 @@ def fa3_jax(*qkv: jax.Array, causal: bool, backward: bool) -> jax.Array:
             f" kernel writes {written}, over what lies behind them: its results are not to be"
             " trusted. A multiple of 640 rows would do."
         )
-    return module("fa3_jax", "flash_attn3_jax").flash_mha(*qkv, softmax_scale=1.0, is_causal=causal)
+    flash = module("fa3_jax", "flash_attn3_jax")
+    options = dict(softmax_scale=1.0, is_causal=causal)
+    if ends is None:
+        return flash.flash_mha(*qkv, **options)
+    longest = max(after - before for before, after in itertools.pairwise(ends))
+    options |= dict(max_seqlen_q=longest, max_seqlen_k=longest)
+    packed = (x[0] for x in qkv)
+    return flash.flash_mha_varlen(*packed, np.asarray(ends, np.int32), **options)[None]
 
 
 def fa3_decode(q: jax.Array, *cache: jax.Array, splits: int) -> jax.Array:

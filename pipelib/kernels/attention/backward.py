@@ -70,6 +70,7 @@ Source of the formulas, of delta, and of a dQ that blocks add up in GMEM: FlashA
 
 import functools
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -79,12 +80,19 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib.kernels.attention.band import LOG2_E, Band, Options, Sizes, padded, spans
 from pipelib.kernels.attention.config import ALL, DQ, AttentionConfig, GradientConfig, Gradients
+from pipelib.kernels.attention.forward import sizes_of
 from pipelib.kernels.attention.gradients import THREADS, Arrays
 from pipelib.kernels.attention.order import AXES, BlockOrder
-from pipelib.kernels.dividing import Scratch, allocations
+from pipelib.kernels.choosing import in_waves
+from pipelib.kernels.dividing import Barriers, Scratch, allocations
 from pipelib.kernels.front import named
-from pipelib.refs import Allocation, Dtype, Ref
+from pipelib.kernels.hopper import num_sms
+from pipelib.refs import Dtype, Ref
+from pipelib.tiles import by_rows, piece_columns, whole_pieces
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
+
+#: What a block takes besides its steps, in steps: its loads, and its results' stores. An estimate.
+_BLOCK_STEPS = 4
 
 
 def launch_backward(
@@ -97,21 +105,23 @@ def launch_backward(
 
     Args:
       arrays: q, k, v, the cotangent of the result in their dtype, and segments, as the forward
-        kernel takes them.
+        kernel takes them. If copies must see rows, their heads are as many pieces wide as one of
+        the kernels' sizes.
       lse: the log-sum-exp, float32 [batch, heads, q_seq].
       delta: the row sum of dO O minus the cotangent of the log-sum-exp, as lse.
       options: what queries see, the scale, and the configuration.
 
     Returns:
-      Three arrays of the shapes and dtypes of q, k and v.
+      Three arrays of the shapes and dtypes of q, k and v; the first one's sequences and heads may
+      be filled up to whole pieces.
     """
     q, k, v, d_out, segments = arrays
     lse = jnp.where(jnp.isneginf(lse), jnp.inf, lse * LOG2_E)
     whole = Arrays(q, k, v, d_out, jnp.stack([lse, -delta], 2), segments)
-    sizes = Sizes.of(q, k, options.keys)
+    sizes = sizes_of(q, k, v, options)
     launched = (
         _launch(made, config, whole, options, sizes)
-        for made, config in options.config.gradients(q.shape[-1]).items()
+        for made, config in options.config.gradients(sizes.head_dim).items()
     )
     return tuple(itertools.chain(*launched))
 
@@ -128,6 +138,12 @@ def _launch(
     ends[made.rows] = block = config.rows * config.compute_threads
     ends[made.columns] = config.block
     rows, columns = ((arrays.q, arrays.k)[axis] for axis in (made.rows, made.columns))
+    blocks, parts = pl.cdiv(rows.shape[1], block), 1
+    if made.rows:  # of keys
+        is_dense = (options.left, options.right) == (None, None)
+        steps = pl.cdiv(sizes.queries, config.block) / (1 if is_dense else 2)
+        parts = parts_of(sizes.batch * rows.shape[2] * blocks, sizes.group, steps, num_sms())
+    sizes = sizes._replace(group=sizes.group // parts)
     segments = tuple(map(padded, arrays.segments, ends))
     if segments:
         of_rows, of_columns = (arrays.segments[axis] for axis in (made.rows, made.columns))
@@ -138,16 +154,21 @@ def _launch(
     read = 2 * rows.dtype.itemsize + sum(ref.dtype.itemsize for ref in sums)
     order = BlockOrder.of(
         sizes.batch,
-        rows.shape[2],
-        pl.cdiv(rows.shape[1], block),
+        rows.shape[2] * parts,
+        blocks,
         _sides(made, options),
-        columns.size * read // (sizes.batch * rows.shape[2]),
+        columns.size * read // (sizes.batch * rows.shape[2] * parts),
     )
-    block_body = functools.partial(_block, made, config, options, sizes, order)
+    block_body = functools.partial(_block, made, config, options, sizes, order, parts)
     body = named(f"attention_{made.name}", block_body)
+    like = dict(dq=arrays.q, dk=arrays.k, dv=arrays.v)
+    shapes = [like[name].shape for name in made.results[len(sums) :]]
     results = plgpu.kernel(
         body,
-        out_type=[jax.ShapeDtypeStruct(rows.shape, rows.dtype)] * (len(made.results) - len(sums)),
+        out_type=[
+            jax.ShapeDtypeStruct((batch, seq, heads * parts, size), rows.dtype)
+            for batch, seq, heads, size in shapes
+        ],
         scratch_types=dict(scratch=_scratch(made, config, options, sizes, rows.dtype)),
         grid=order.grid,
         grid_names=AXES,
@@ -160,16 +181,51 @@ def _launch(
             unsafe_no_auto_barriers=made == ALL,
         ),
     )(*arrays[:5], *arrays.segments, *sums)
+    if parts > 1:
+        results = [_added(result, parts) for result in results]
     return *((ref[...] * options.scale).astype(rows.dtype) for ref in sums), *results
+
+
+def parts_of(blocks: int, group: int, steps: float, sms: int) -> int:
+    """How many blocks share the heads of queries of a block of keys: the fewest of the least time.
+
+    With few heads of keys, too few blocks would go through the queries of too many heads. Each
+    part makes a dK and a dV, which are added up. A part must save a twentieth of the time.
+
+    Args:
+      blocks: of keys, of all heads and batches.
+      group: heads of queries that share a head of keys; the parts divide it.
+      steps: of one head of queries.
+      sms: of the GPU; each has one block at a time.
+    """
+
+    def time(parts: int) -> float:
+        return in_waves(blocks * parts, sms, steps * group / parts, 1.0, _BLOCK_STEPS)
+
+    found = 1
+    for parts in range(2, group + 1):
+        if group % parts == 0 and time(parts) < 0.95 * time(found):
+            found = parts
+    return found
+
+
+def _added(parts: jax.Array, count: int) -> jax.Array:
+    """The sum of `count` heads each, [batch, seq, heads, head_dim]."""
+    batch, seq, heads, head_dim = parts.shape
+    divided = parts.reshape(batch, seq, heads // count, count, head_dim)
+    return divided.sum(3, dtype=jnp.float32).astype(parts.dtype)
 
 
 @jax.custom_batching.custom_vmap
 def _zeros_like(array: jax.Array) -> jax.Array:
     """Float32 zeros that have an array's axes of `jax.vmap`, as `jnp.zeros_like` has not.
 
-    They do not vary along axes of `jax.shard_map`: Pallas takes no ref that does.
+    They do not vary along axes of `jax.shard_map`: Pallas takes no ref that does. Their sequences
+    and heads are whole pieces.
     """
-    return jnp.zeros(array.shape, jnp.float32)
+    batch, seq, heads, head_dim = array.shape
+    seq, head_dim = whole_pieces((seq, head_dim), array.dtype)
+    return jnp.zeros((batch, seq, heads, head_dim), jnp.float32)
 
 
 @_zeros_like.def_vmap
@@ -186,12 +242,20 @@ def _scratch(
     options: Options[AttentionConfig],
     sizes: Sizes,
     dtype: Dtype,
-) -> dict[str, Allocation | list[Allocation]]:
+) -> dict[str, Any]:
     """What a kernel allocates."""
     memory = config.memory(made, sizes.head_dim, not options.config.in_place, dtype)
     if not (options.config.in_place and options.counts(sizes.queries, config.block)):
         memory.pop("queries", None)  # no mask compares them, or in registers
-    return allocations(memory)
+    made_of: dict[str, Any] = allocations(memory)
+    if sizes.by_rows:  # a copy, and an array, for each piece
+        width = piece_columns(dtype)
+        pieces = sizes.head_dim // width
+        operand = by_rows((config.compute_threads, pieces, config.rows, width), dtype)
+        made_of["operands"] = [operand] * made.operands
+        arrivals = made.operands * pieces + (made == DQ)
+        made_of["loaded"] = Barriers(config.compute_threads, arrivals).allocation()
+    return made_of
 
 
 def _sides(made: Gradients, options: Options[AttentionConfig]) -> tuple[int | None, int | None]:
@@ -205,6 +269,7 @@ def _block(
     options: Options[AttentionConfig],
     sizes: Sizes,
     order: BlockOrder,
+    parts: int,
     q: Ref,
     k: Ref,
     v: Ref,
@@ -240,6 +305,7 @@ def _block(
         index=index,
         outs=outs,
         scratch=scratch,
+        parts=parts,
     )
     loads = thread.steps(arrays)
     emit_pipeline_warp_specialized(

@@ -314,10 +314,14 @@ def _backward(
     # Without the barrier, XLA fuses delta's sum with its consumer, which is much slower.
     delta = jnp.moveaxis(lax.optimization_barrier(product.sum(-1)), 1, 2) - d_lse  # pyright: ignore[reportUnknownMemberType]
     config = options.config or default_config(padding.head_dim, options.deterministic)
-    fill, sized = padding.filled, options.configured(config)
-    filled = fill(q), fill(k), fill(v), fill(d_out), tuple(map(fill, segments))
-    numbers = padded(lse, PIECE_ROWS), padded(delta, PIECE_ROWS)
-    grads = backward.launch_backward(filled, *numbers, sized._replace(keys=padding.keys))
+    sized = options.configured(config)
+    if _copies_rows(q, v) and {forward.head_dim_of(x, x) for x in (q, v)} == {padding.head_dim}:
+        grads = backward.launch_backward((q, k, v, d_out, segments), lse, delta, sized)
+    else:
+        fill = padding.filled
+        filled = fill(q), fill(k), fill(v), fill(d_out), tuple(map(fill, segments))
+        numbers = padded(lse, PIECE_ROWS), padded(delta, PIECE_ROWS)
+        grads = backward.launch_backward(filled, *numbers, sized._replace(keys=padding.keys))
     d_q, d_k, d_v = (grad[:, : x.shape[1], :, : x.shape[3]] for grad, x in zip(grads, (q, k, v)))
     # A sink's probabilities multiply zeros, so all of dP is -delta there.
     d_sinks = tuple(-(jnp.exp(x[:, None] - lse) * delta).sum((0, 2)) for x in sinks)

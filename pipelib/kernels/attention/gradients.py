@@ -28,6 +28,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pipelib import tiles
 from pipelib.kernels.attention import band as bands
 from pipelib.kernels.attention.band import Band, Mask, Options, Sizes, spread
 from pipelib.kernels.attention.config import (
@@ -40,10 +41,11 @@ from pipelib.kernels.attention.config import (
     GradientConfig,
     Gradients,
 )
+from pipelib.kernels.attention.pieces import InPieces, piece_of
 from pipelib.kernels.dividing import Scratch
-from pipelib.refs import Accumulator, Int, Ref, Tree
+from pipelib.refs import Accumulator, Dtype, Int, Ref, Tree
 from pipelib.ring import Indices
-from pipelib.tiles import tiled
+from pipelib.specs import ByRows
 from pipelib.warp_specialized import AllSteps
 
 
@@ -68,17 +70,20 @@ class Arrays[A: (jax.Array, Ref)](NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GradientThread:
+class GradientThread(InPieces):
     """What the compute threads of all these kernels have in common.
 
     Attributes:
       options, sizes, config: the problem, and how the kernel divides it.
       band: the steps of its block.
-      head: the head of its rows: of the queries for dQ, else of the keys.
+      head: the head of its rows: of the queries for dQ, else of the keys; if `parts` blocks share a
+        head of the keys, head x parts + the number of the part. `sizes` has the part's `group`.
       block_row: the first row of its block.
       index: the number of the thread in its block, an int32 scalar.
       outs: the results [seq, heads, head_dim] of its batch, in GMEM.
-      scratch: SMEM and barriers of the block, by the names of `GradientConfig.memory`.
+      scratch: SMEM and barriers of the block, by the names of `GradientConfig.memory`; "operands"
+        are both refs if copies see rows.
+      parts: how many blocks share a head of the keys, each with as many heads of queries.
     """
 
     options: Options[AttentionConfig]
@@ -90,6 +95,12 @@ class GradientThread:
     index: jax.Array
     outs: tuple[Ref, ...]
     scratch: Scratch
+    parts: int = 1
+
+    @property
+    def dtype(self) -> Dtype:
+        """That of the operands."""
+        return self.outs[-1].dtype
 
     def steps(self, arrays: Arrays[Ref]) -> "Loads":
         """What the pipeline loads."""
@@ -112,11 +123,23 @@ class GradientThread:
         """This thread's part of each array of the scratch memory of this name."""
         return [ref.at[self.index] for ref in self.scratch[name]]
 
+    def operands(self, as_copied: bool = False) -> list[Ref]:
+        """The operands of all threads' rows, for products, or as copies see them."""
+        every = (tiles.both(ref, bool(self.sizes.by_rows)) for ref in self.scratch["operands"])
+        return [each.rows if as_copied else each.tiles for each in every]
+
+    def my_operands(self, as_copied: bool = False) -> list[Ref]:
+        """The operands of its rows."""
+        return [ref.at[self.index] for ref in self.operands(as_copied)]
+
     def load(self, *operands: Ref, numbers: tuple[Ref, ...] = ()) -> None:
         """Loads its rows of the operands [seq, heads, head_dim], and its numbers."""
-        here, loaded = self.here, self.mine("loaded")
-        for operand, ref in zip(operands, self.my_parts("operands"), strict=True):
-            plgpu.copy_gmem_to_smem(operand.at[here], ref, loaded)
+        (rows, head), loaded = self.here, self.mine("loaded")
+        head = head if self.parts == 1 else lax.div(head, jnp.int32(self.parts))
+        for operand, ref in zip(operands, self.my_operands(as_copied=True), strict=True):
+            for piece in self.pieces(self.sizes.head_dim):
+                there = self.columns(operand.at[rows, head], piece)
+                plgpu.copy_gmem_to_smem(there, piece_of(ref, piece), loaded)
         for ref in numbers:
             some = ref.at[self.head, :, pl.ds(self.row, self.config.rows)]
             plgpu.copy_gmem_to_smem(some, self.mine("numbers"), loaded)
@@ -136,12 +159,15 @@ class GradientThread:
 
         They are staged in the SMEM of the rows' operands, which no product reads any more.
         """
-        staging = self.my_parts("operands")[: len(results)]
-        for result, ref in zip(results, staging, strict=True):
-            ref[...] = result.astype(ref.dtype)
+        pieces = self.pieces(self.sizes.head_dim)
+        for result, ref in zip(results, self.my_operands()):
+            for piece in pieces:
+                piece_of(ref, piece)[...] = self.cut(result, piece).astype(ref.dtype)
         plgpu.commit_smem()
-        for ref, out in zip(staging, self.outs[-len(results) :], strict=True):
-            plgpu.copy_smem_to_gmem(ref, out.at[self.here])
+        for ref, out in zip(self.my_operands(as_copied=True), self.outs[-len(results) :]):
+            for piece in pieces:
+                there = self.columns(out.at[self.here], piece)
+                plgpu.copy_smem_to_gmem(piece_of(ref, piece), there)
         plgpu.wait_smem_to_gmem(0)
 
     def blocks(
@@ -152,7 +178,8 @@ class GradientThread:
         `index_map` gives the block, the head, and 0, for the grid indices of a step.
         """
         shape = self.config.block, None, self.sizes.head_dim
-        return [plgpu.BlockSpec(shape, index_map, transforms=tiled(ref.dtype)) for ref in refs]
+        kind = ByRows if self.sizes.by_rows else plgpu.BlockSpec
+        return [kind(shape, index_map, transforms=tiles.tiled(ref.dtype)) for ref in refs]
 
     def products(self, function: Callable[..., Tree], count: int) -> Tree:
         """Calls the function with this many accumulators [rows, block], which start at zero."""
@@ -165,7 +192,7 @@ class GradientThread:
 
     def factor(self, index: int, values: jax.Array) -> jax.Array | Ref:
         """Values in 16 bits, where `wgmma` reads them: in registers, or in the factor `index`."""
-        values = values.astype(self.scratch["operands"][0].dtype)
+        values = values.astype(self.dtype)
         if self.options.config.in_place:
             return values
         staging = self.my_parts("factors")[index]
@@ -193,8 +220,8 @@ class GradientThread:
         """
 
         def multiply(*accs: Accumulator) -> tuple[jax.Array, ...]:
-            for acc, ours, others in zip(accs, self.my_parts("operands"), columns, strict=True):
-                plgpu.wgmma(acc, ours, others.transpose((1, 0)))
+            for acc, ours, others in zip(accs, self.my_operands(), columns, strict=True):
+                self.multiply_rows(acc, ours, others)
             return tuple(acc[...] for acc in accs)
 
         scores, d_p = self.products(multiply, 2)
@@ -208,7 +235,7 @@ class GradientThread:
         """The result plus the product of a and b."""
 
         def multiply(acc: Accumulator) -> tuple[()]:
-            plgpu.wgmma(acc, a, b)
+            self.multiply_columns(acc, a, b, self.sizes.head_dim)
             return ()
 
         (result,), _ = bands.accumulate(self.options.config.in_place, (result,), (), multiply)
@@ -348,7 +375,7 @@ class GradientOverQueries(GradientThread):
 
     def multiply_queries(self, scores: Accumulator, q: Ref) -> None:
         """Queues K Q^T of a step."""
-        plgpu.wgmma(scores, self.my_parts("operands")[0], q.transpose((1, 0)))
+        self.multiply_rows(scores, self.my_operands()[0], q)
 
 
 class GradientOfK(GradientOverQueries):
@@ -380,13 +407,13 @@ class GradientOfKV(GradientOverQueries):
 
     def added(self, step: Step, sums: bands.Arrays) -> bands.Arrays:
         """dK and dV with a step's added."""
-        _, v = self.my_parts("operands")
+        _, v = self.my_operands()
         p, *others = self.p_of(step)
         p_factor, weights = self.factor(0, p), (p, *others)[-1]
 
         def multiply_both(d_v: Accumulator, d_p: Accumulator) -> tuple[()]:
-            plgpu.wgmma(d_v, p_factor, step.d_out)
-            plgpu.wgmma(d_p, v, step.d_out.transpose((1, 0)))
+            self.multiply_columns(d_v, p_factor, step.d_out, self.sizes.head_dim)
+            self.multiply_rows(d_p, v, step.d_out)
             return ()
 
         d_k, d_v = sums
@@ -435,7 +462,7 @@ class GradientOfAll(GradientOfKV):
             self.multiply_queries(scores, step.q)
             plgpu.barrier_wait(self.scratch["exchanged"])
             self._multiply_keys(d_q, before)
-            loaded = plgpu.wgmma_accumulator_load(scores, wait_n=self.config.compute_threads)
+            loaded = plgpu.wgmma_accumulator_load(scores, wait_n=self._products)
 
             of_mask = lambda mask: function(mask, loaded)
             choose = lambda: self.band.choose(step.indices[1], self.row, step.segments, of_mask)
@@ -497,13 +524,29 @@ class GradientOfAll(GradientOfKV):
             return pl.ds(0, size)
         return pl.ds(pl.multiple_of(self.index * size, size), size)
 
+    @property
+    def _my_pieces(self) -> int | None:
+        """How many pieces of K its columns are; None if K is whole."""
+        return self._part.shape[1] // self.width if self.sizes.by_rows else None
+
+    @property
+    def _products(self) -> int:
+        """How many products make its part of dQ."""
+        return self.config.compute_threads * (self._my_pieces or 1)
+
     def _multiply_keys(self, d_q: Accumulator, number: Int) -> None:
-        """Queues dS K of a step: a product for the keys of each thread."""
+        """Queues dS K of a step: a product for the keys of each thread, and each piece."""
         queries, columns = self._share
         for thread in range(self.config.compute_threads):
-            d_s = self.scratch["d_s"].at[number & 1, thread, :, queries]
-            k = self.scratch["operands"][0].at[thread, :, columns]
-            plgpu.wgmma(d_q, d_s.transpose((1, 0)), k)
+            d_s = self.scratch["d_s"].at[number & 1, thread, :, queries].transpose((1, 0))
+            k = self.operands()[0]
+            if (count := self._my_pieces) is None:
+                plgpu.wgmma(d_q, d_s, k.at[thread, :, columns])
+                continue
+            first = 0 if self._part.shape[1] == self.sizes.head_dim else self.index * count
+            for i in range(count):
+                place = pl.ds(i * self.width, self.width)
+                plgpu.wgmma(d_q.at[:, place], d_s, k.at[thread, first + i])
 
     def _before(self, indices: Indices) -> Indices:
         """The indices of the previous step; for the first step its own, to which it adds zeros."""

@@ -38,13 +38,14 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib import specs, tiles
+from pipelib import tiles
 from pipelib.kernels.attention import narrow
 from pipelib.kernels.attention.band import LOG2_E, Arrays, Band, Options, Sizes, accumulate, spread
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.order import BlockVisits
+from pipelib.kernels.attention.pieces import InPieces, piece_of
 from pipelib.kernels.dividing import Scratch
-from pipelib.refs import Accumulator, Int, Ref, Tree
+from pipelib.refs import Accumulator, Dtype, Int, Ref, Tree
 from pipelib.ring import Allocations
 
 #: The scratch memory that has queries.
@@ -101,7 +102,7 @@ class Inputs(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QueryThread:
+class QueryThread(InPieces):
     """A compute thread of the forward kernel; its subclasses are the schedules.
 
     Attributes:
@@ -134,9 +135,14 @@ class QueryThread:
         return self.options.config
 
     @property
+    def dtype(self) -> Dtype:
+        """That of q, k and v."""
+        return self.arrays[0].dtype
+
+    @property
     def is_narrow(self) -> bool:
         """Whether it multiplies float8: see `narrow`."""
-        return self.arrays[0].dtype.itemsize == 1
+        return self.dtype.itemsize == 1
 
     @property
     def scale(self) -> float:
@@ -198,21 +204,6 @@ class QueryThread:
             return self.mine(name)
         return tiles.both(self.scratch[name], True).rows.at[self.index].at[piece]
 
-    @property
-    def width(self) -> int:
-        """The columns of a piece."""
-        return tiles.piece_columns(self.arrays[0].dtype)
-
-    def pieces(self, head_dim: int) -> tuple[int | None, ...]:
-        """The numbers of the pieces of a head; None is all of it, where copies see whole tiles."""
-        return tuple(range(head_dim // self.width)) if self.sizes.by_rows else (None,)
-
-    def columns(self, rows: Ref, piece: int | None) -> Ref:
-        """A piece's columns of rows in GMEM, which the last piece may be wider than."""
-        if piece is None:
-            return rows
-        return rows.at[:, specs.maybe_beyond(piece * self.width, self.width)]
-
     def load(self, visit: jax.Array, name: Queries) -> None:
         """Starts to load the queries of a visit into `q` or `next_q`."""
         there, loaded = self.arrays[0].at[self.rows(visit)], self.mine("loaded")
@@ -230,7 +221,7 @@ class QueryThread:
         plgpu.barrier_wait(self.mine("loaded"))
         to, of = self.mine("q"), self.mine("next_q")
         for piece in self.pieces(self.sizes.head_dim):
-            _piece(to, piece)[...] = _piece(of, piece)[...]
+            piece_of(to, piece)[...] = piece_of(of, piece)[...]
         plgpu.commit_smem()
 
     def load_behind_store(self, visit: jax.Array) -> None:
@@ -256,10 +247,8 @@ class QueryThread:
 
         def stage(result: jax.Array) -> None:
             for piece in pieces:
-                part = result
-                if piece is not None:
-                    part = result[:, piece * self.width : (piece + 1) * self.width]
-                _piece(staging, piece)[...] = part.astype(staging.dtype)
+                part = self.cut(result, piece)
+                piece_of(staging, piece)[...] = part.astype(staging.dtype)
 
         self.finish(self.with_sink(state, head), stage)
         plgpu.commit_smem()
@@ -316,18 +305,12 @@ class QueryThread:
 
     def multiply_keys(self, acc: Accumulator, k: Ref) -> None:
         """Queues Q K^T."""
-        for piece in self.pieces(self.sizes.head_dim):
-            q = _piece(self.mine("q"), piece)
-            plgpu.wgmma(acc, q, _piece_of_slot(k, piece).transpose((1, 0)))
+        self.multiply_rows(acc, self.mine("q"), k)
 
     def multiply_values(self, acc: Accumulator, p: jax.Array | Ref, v: Ref) -> None:
         """Queues P V, as `value_products` products; V of float8 comes transposed."""
-        for piece in self.pieces(self.sizes.values):
-            if piece is None:
-                plgpu.wgmma(acc, p, v.transpose((1, 0)) if self.is_narrow else v)
-                continue
-            columns = pl.ds(piece * self.width, self.width)
-            plgpu.wgmma(acc.at[:, columns], p, _piece_of_slot(v, piece))
+        v = v.transpose((1, 0)) if self.is_narrow else v
+        self.multiply_columns(acc, p, v, self.sizes.values)
 
     @property
     def value_products(self) -> int:
@@ -427,16 +410,6 @@ class QueryThread:
         """
         (result,), values = accumulate(self.config.in_place, (result,), like, multiply)
         return result, values
-
-
-def _piece(field: Ref, piece: int | None) -> Ref:
-    """A piece of scratch memory; None is all of it."""
-    return field if piece is None else field.at[piece]
-
-
-def _piece_of_slot(slot: Ref, piece: int | None) -> Ref:
-    """A piece of a slot, which has no axis of pieces if it is one piece wide."""
-    return _piece(slot, piece if len(slot.shape) == 3 else None)
 
 
 def scaled(rows: jax.Array, factors: jax.Array) -> jax.Array:

@@ -16,6 +16,7 @@ from tests.kernels.attention.cases import (
     PROBLEMS,
     config_of,
     exact_gradients,
+    ids,
     operands,
     spread_over,
 )
@@ -145,6 +146,31 @@ def one_kernel_of_ragged_ends(dtype, causal):
     """Dense, the last block's place is known when the kernel is traced."""
     arrays = operands(520, 200, 2, 1, 128, dtype)
     return Call(call_of(FUSED, causal=causal), arrays, is_hopper=False)
+
+
+@case("gradients", CHECKED, size=[64, 96], mask=["dense", "causal"])
+def parts_by_rows(size, mask):
+    """Copies see rows, as no length divides into pieces; blocks share the heads of a head of K."""
+    arrays = operands(201, 201, 4, 1, size)
+    return Call(call_of(None, **MASKS[mask]), arrays, is_exact=False, blocks=blocks(1, 0, 1))
+
+
+@case(
+    "gradients",
+    LOWERED,
+    ON_GPU,
+    size=[64, 96, 128, 200, 256],
+    options={
+        "dense": {},
+        "causal": {"causal": True},
+        "segments": {"causal": True, "segment_ids": ids(1, 300, 477)},
+    },
+)
+def of_any_size(size, options):
+    """The same; heads of 200 are filled up to 256, which have more pieces."""
+    arrays = operands(777, 777, 8, 1, size, BRAIN)
+    right = functools.partial(compare, arrays=arrays, **options)
+    return Call(call_of(None, **options), arrays, right)
 
 
 def on_gpu(head_dim, dtype, problem, config=None):

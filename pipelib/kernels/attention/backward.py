@@ -91,8 +91,9 @@ from pipelib.refs import Dtype, Ref
 from pipelib.tiles import by_rows, piece_columns, whole_pieces
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
-#: What a block takes besides its steps, in steps: its loads, and its results' stores. An estimate.
-_BLOCK_STEPS = 4
+#: What a block takes besides its steps, in steps: its loads, and its results' stores; and, if there
+#: are parts, that these are added up. By bytes over bandwidth, on an H200.
+_BLOCK_STEPS, _SUM_STEPS = 4, 2
 
 
 def launch_backward(
@@ -140,9 +141,9 @@ def _launch(
     rows, columns = ((arrays.q, arrays.k)[axis] for axis in (made.rows, made.columns))
     blocks, parts = pl.cdiv(rows.shape[1], block), 1
     if made.rows:  # of keys
-        is_dense = (options.left, options.right) == (None, None)
-        steps = pl.cdiv(sizes.queries, config.block) / (1 if is_dense else 2)
-        parts = parts_of(sizes.batch * rows.shape[2] * blocks, sizes.group, steps, num_sms())
+        every, steps = sizes.batch * rows.shape[2] * blocks, pl.cdiv(sizes.queries, config.block)
+        are_equal = _sides(made, options) == (None, None)
+        parts = parts_of(every, sizes.group, steps, num_sms(), are_equal)
     sizes = sizes._replace(group=sizes.group // parts)
     segments = tuple(map(padded, arrays.segments, ends))
     if segments:
@@ -186,21 +187,27 @@ def _launch(
     return *((ref[...] * options.scale).astype(rows.dtype) for ref in sums), *results
 
 
-def parts_of(blocks: int, group: int, steps: float, sms: int) -> int:
+def parts_of(blocks: int, group: int, steps: int, sms: int, are_equal: bool) -> int:
     """How many blocks share the heads of queries of a block of keys: the fewest of the least time.
 
     With few heads of keys, too few blocks would go through the queries of too many heads. Each
-    part makes a dK and a dV, which are added up. A part must save a twentieth of the time.
+    part makes a dK and a dV, which are added up. A part must save a twentieth of the time. Blocks
+    of a mask take half the steps on average, and some of them twice as many as others, so the last
+    ones keep an SM for about a wave more.
 
     Args:
       blocks: of keys, of all heads and batches.
       group: heads of queries that share a head of keys; the parts divide it.
-      steps: of one head of queries.
+      steps: of one head of queries, without a mask.
       sms: of the GPU; each has one block at a time.
+      are_equal: whether all blocks take as many steps.
     """
 
     def time(parts: int) -> float:
-        return in_waves(blocks * parts, sms, steps * group / parts, 1.0, _BLOCK_STEPS)
+        most, besides = steps * group / parts, _BLOCK_STEPS + (_SUM_STEPS if parts > 1 else 0)
+        if are_equal:
+            return in_waves(blocks * parts, sms, most, 1.0, besides)
+        return (blocks * parts / sms + 1) * (most / 2 + besides)
 
     found = 1
     for parts in range(2, group + 1):

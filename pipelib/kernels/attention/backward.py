@@ -70,6 +70,7 @@ Source of the formulas, of delta, and of a dQ that blocks add up in GMEM: FlashA
 
 import functools
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -91,9 +92,10 @@ from pipelib.refs import Dtype, Ref
 from pipelib.tiles import by_rows, piece_columns, whole_pieces
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
-#: What a block takes besides its steps, in steps: its loads, and its results' stores; and, if there
-#: are parts, that these are added up. By bytes over bandwidth, on an H200.
-_BLOCK_STEPS, _SUM_STEPS = 4, 2
+#: In steps, each of about 2 us: what a block takes besides, its loads and its results' stores; what
+#: it takes more if there are parts, whose results are read again; and another launch, which adds
+#: these up. Estimates, by bytes over bandwidth; choices by them were compared with 20 times.
+_BLOCK_STEPS, _PART_STEPS, _LAUNCH_STEPS = 4, 2, 2.5
 
 
 def launch_backward(
@@ -139,12 +141,6 @@ def _launch(
     ends[made.rows] = block = config.rows * config.compute_threads
     ends[made.columns] = config.block
     rows, columns = ((arrays.q, arrays.k)[axis] for axis in (made.rows, made.columns))
-    blocks, parts = pl.cdiv(rows.shape[1], block), 1
-    if made.rows:  # of keys
-        every, steps = sizes.batch * rows.shape[2] * blocks, pl.cdiv(sizes.queries, config.block)
-        are_equal = _sides(made, options) == (None, None)
-        parts = parts_of(every, sizes.group, steps, num_sms(), are_equal)
-    sizes = sizes._replace(group=sizes.group // parts)
     segments = tuple(map(padded, arrays.segments, ends))
     if segments:
         of_rows, of_columns = (arrays.segments[axis] for axis in (made.rows, made.columns))
@@ -153,13 +149,17 @@ def _launch(
     sums = [jax.new_ref(_zeros_like(arrays.q))] if made == ALL else []
     # Of each column two operands, and its part of dQ if that is added up.
     read = 2 * rows.dtype.itemsize + sum(ref.dtype.itemsize for ref in sums)
-    order = BlockOrder.of(
-        sizes.batch,
-        rows.shape[2] * parts,
-        blocks,
-        _sides(made, options),
-        columns.size * read // (sizes.batch * rows.shape[2] * parts),
-    )
+
+    def order_of(parts: int) -> BlockOrder:
+        heads, blocks = rows.shape[2] * parts, pl.cdiv(rows.shape[1], block)
+        bytes_per_head = columns.size * read // (sizes.batch * heads)
+        return BlockOrder.of(sizes.batch, heads, blocks, _sides(made, options), bytes_per_head)
+
+    parts = 1
+    if made.rows:  # keys
+        are_equal = _sides(made, options) == (None, None)
+        parts = parts_of(order_of, sizes.group, pl.cdiv(sizes.queries, config.block), are_equal)
+    order, sizes = order_of(parts), sizes._replace(group=sizes.group // parts)
     block_body = functools.partial(_block, made, config, options, sizes, order, parts)
     body = named(f"attention_{made.name}", block_body)
     like = dict(dq=arrays.q, dk=arrays.k, dv=arrays.v)
@@ -187,27 +187,33 @@ def _launch(
     return *((ref[...] * options.scale).astype(rows.dtype) for ref in sums), *results
 
 
-def parts_of(blocks: int, group: int, steps: int, sms: int, are_equal: bool) -> int:
+def parts_of(order_of: Callable[[int], BlockOrder], group: int, steps: int, are_equal: bool) -> int:
     """How many blocks share the heads of queries of a block of keys: the fewest of the least time.
 
     With few heads of keys, too few blocks would go through the queries of too many heads. Each
-    part makes a dK and a dV, which are added up. A part must save a twentieth of the time. Blocks
-    of a mask take half the steps on average, and some of them twice as many as others, so the last
-    ones keep an SM for about a wave more.
+    part makes a dK and a dV, which are added up. A part must save a twentieth of the time.
+
+    Blocks of a mask take half the steps on average, and the longest takes all. They begin with the
+    longest, so the SMs end at the same time, unless only some heads are taken together: then the
+    last heads' longest blocks begin late, and keep their SMs for about a wave.
 
     Args:
-      blocks: of keys, of all heads and batches.
+      order_of: the order of the blocks, by the number of parts.
       group: heads of queries that share a head of keys; the parts divide it.
       steps: of one head of queries, without a mask.
-      sms: of the GPU; each has one block at a time.
       are_equal: whether all blocks take as many steps.
     """
+    sms = num_sms()
 
     def time(parts: int) -> float:
-        most, besides = steps * group / parts, _BLOCK_STEPS + (_SUM_STEPS if parts > 1 else 0)
-        if are_equal:
-            return in_waves(blocks * parts, sms, most, 1.0, besides)
-        return (blocks * parts / sms + 1) * (most / 2 + besides)
+        order, longest = order_of(parts), steps * group / parts
+        heads, besides, launch = order.batch * order.heads, float(_BLOCK_STEPS), 0.0
+        if parts > 1:
+            besides, launch = besides + _PART_STEPS, _LAUNCH_STEPS
+        if are_equal or heads * order.blocks <= sms:
+            return launch + in_waves(heads * order.blocks, sms, longest, 1.0, besides)
+        waves = heads * order.blocks / sms + (order.together < heads)
+        return launch + max(longest + besides, waves * (longest / 2 + besides))
 
     found = 1
     for parts in range(2, group + 1):

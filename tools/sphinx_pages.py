@@ -18,6 +18,7 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
+from pipelib_book.measured import attention
 from tools import calls, door, exercise_list, foreign, plgpu_names, records
 from tools.public_names import public_names, text_of
 
@@ -27,6 +28,7 @@ MADE: dict[str, Callable[[], str]] = {
     "foreign": foreign.tables,
     "map": door.map_of_parts,
     "numbers": door.numbers,
+    "options": lambda: attention.options_table(attention.groups("options")),
     "picture": door.picture,
     "plgpu_names": plgpu_names.index,
     "records": records.page,

@@ -13,6 +13,7 @@ import itertools
 import math
 import pathlib
 from collections.abc import Iterable
+from typing import Any
 
 from pipelib_book.attention_ladder import RUNGS
 from pipelib_book.measured import contenders, results
@@ -55,6 +56,8 @@ _PAIRS = [
     for on in RUNGS
     if on.head_dim == off.head_dim and on.config.schedule == _WITH_TURNS.get(off.config.schedule)
 ]
+#: What an attention may be asked for besides, in words.
+_OPTIONS = dict(soft_cap="soft cap", sinks="sinks", documents="{documents} documents")
 
 
 class Group(contenders.Group):
@@ -64,8 +67,22 @@ class Group(contenders.Group):
     def shape(self) -> str:
         """The sequence, the size of a head (of v, if it differs), and whether causal."""
         p, kind = self.problem, ("dense", "causal")[self.problem["causal"]]
+        kind += self.asked and f", {self.asked}"
         head = f"{p['head_dim']} and {p['v_head_dim']}" if "v_head_dim" in p else p["head_dim"]
         return f"{p['seq']} x {head}, {kind}"
+
+    @property
+    def asked(self) -> str:
+        """A soft cap, sinks or packed documents; nothing if the attention has none of these."""
+        found = [words for name, words in _OPTIONS.items() if self.problem.get(name)]
+        return ", ".join(found).format(**self.problem)
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The same problem without these; its documents are a batch."""
+        p = {name: value for name, value in self.problem.items() if name not in _OPTIONS}
+        count = self.problem.get("documents", 1)
+        return p | dict(seq=p["seq"] // count, batch=p["batch"] * count)
 
     @property
     def flops(self) -> int:
@@ -73,7 +90,7 @@ class Group(contenders.Group):
         p = self.problem
         of_v = p.get("v_head_dim", p["head_dim"])
         columns = 3 * p["head_dim"] + 2 * of_v if p["backward"] else p["head_dim"] + of_v
-        every = 2 * p["batch"] * p["heads"] * p["seq"] ** 2 * columns
+        every = 2 * p["batch"] * p["heads"] * p["seq"] ** 2 // p.get("documents", 1) * columns
         return every // 2 if p["causal"] else every
 
     @property
@@ -166,6 +183,28 @@ def lengths_table(found: list[Group]) -> str:
             rows.append([*words, f"{us:.1f}", f"{us_of_other:.1f}", f"{us / us_of_other:.2f}"])
     head = "batch, sequence x head", "the next", "µs", "µs of the next", "times"
     return results.table(head, rows) if rows else missing("sizes")
+
+
+def options_table(found: list[Group]) -> str:
+    """A row for each problem with an option: our time, over that without, and FlashAttention's."""
+
+    def times(group: Group, *kinds: str) -> tuple[str, str]:
+        """The microseconds of the fastest, and how many times those without the option."""
+        if (name := group.fastest(*kinds)) is None:
+            return "-", "-"
+        us = group.bursts(name).median_us
+        for other in found:
+            if other.problem == group.plain and other.rate(name):
+                return f"{us:.1f}", f"{us / other.bursts(name).median_us:.2f}"
+        return f"{us:.1f}", "-"
+
+    rows = []
+    for group in found:
+        if group.asked:
+            backward = ", gradients" * group.problem["backward"]
+            rows.append([group.shape + backward, *times(group, OURS), *times(group, *BUILDS)])
+    head = "sequence x head", "µs", "times without", "FlashAttention-3, µs", "times"
+    return results.table(head, rows) if rows else missing("options")
 
 
 def ladder_table(found: list[Group]) -> str:

@@ -152,10 +152,14 @@ def specialized(count=3, steps=2, slots=SLOTS, fault=""):
     return call, like(count * M, steps * K), like(steps * K, N)
 
 
-def paired(steps=2, slots=1):
-    """Two blocks make one product together; the first tracks the loads of both."""
+def paired(steps=2, slots=1, tracks="both"):
+    """Two blocks make one product together; the first tracks the loads of both.
 
-    def kernel(a, b, o, o_smem, a_smem, b_smem, acc, produced, consumed, finished):
+    Or each `tracks` its "own": as in an example of CUTLASS's (its issue 3643), the first knows
+    nothing of the other's. If it "tells", the other waits for its own, and then meets the first.
+    """
+
+    def kernel(a, b, o, o_smem, a_smem, b_smem, acc, produced, consumed, finished, *loaded):
         rank = lax.axis_index("rank")
         split = lambda axis: dict(
             collective_axes="rank", leader_tracked=plgpu.CopyPartition.PARTITIONED(axis)
@@ -170,12 +174,22 @@ def paired(steps=2, slots=1):
                 plgpu.barrier_wait(consumed.at[slot])
 
             at = produced.at[slot]
-            plgpu.copy_gmem_to_smem(a.at[:, here], a_smem.at[slot], at, **split(0))
-            plgpu.copy_gmem_to_smem(b.at[here], b_smem.at[slot], at, **split(1))
+            if tracks == "both":
+                plgpu.copy_gmem_to_smem(a.at[:, here], a_smem.at[slot], at, **split(0))
+                plgpu.copy_gmem_to_smem(b.at[here], b_smem.at[slot], at, **split(1))
+            else:
+                mine = a.at[pl.ds(rank * M, M), here], b.at[here, pl.ds(rank * N, N)]
+                for there, smem in zip(mine, (a_smem, b_smem)):
+                    plgpu.copy_gmem_to_smem(there, smem.at[slot], at)
+            if tracks == "tells":
+                plgpu.barrier_wait(at)
+                plgpu.barrier_arrive(loaded[0])
+                plgpu.barrier_wait(loaded[0])
 
             @pl.when(rank == 0)
             def _():
-                plgpu.barrier_wait(at)
+                if tracks != "tells":
+                    plgpu.barrier_wait(at)
                 plgpu.tcgen05_mma(
                     acc,
                     a_smem.at[slot],
@@ -200,6 +214,7 @@ def paired(steps=2, slots=1):
         plgpu.Barrier(num_arrivals=2, num_barriers=slots),
         ordered(slots),
         ordered(),
+        *[plgpu.ClusterBarrier(collective_axes=("rank",))] * (tracks == "tells"),
     ]
     call = of(
         kernel, like(2 * M, 2 * N), scratch_types=scratch, cluster=(2,), cluster_names=("rank",)

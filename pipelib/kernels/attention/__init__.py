@@ -11,6 +11,7 @@ The model. Each module has one part of it:
 `order`             which block runs when
 `choosing`          the configuration of the forward kernel, if none is given
 `padding`           arrays that copies can address
+`pieces`            a head in SMEM, whole, or as copies see its rows
 `forward`           the forward kernel: its launch
 `queries`           the parts of its compute threads
 `schedules`         the steps of its compute threads, one class for each schedule
@@ -25,15 +26,17 @@ The model. Each module has one part of it:
 
 Sizes. The kernels have head dimensions of 64, 128 and 256. Pallas copies pieces of 8 rows x 128
 bytes, because `wgmma` reads SMEM in this layout, so both sequences must have a multiple of 8
-tokens. For other sizes, copies of the forward kernel see rows (`tiles`), of heads of up to 64, 128,
-192 or 256: a head of 80 costs as much as one of 128. Where they cannot (float8, heads that are no
-multiple of 8, JAX's interpreter) and for gradients, the operands are filled up with zeros, and the
-results cut (`padding`), which copies each of them once. For heads of more than 256 plain JAX
-computes the result (`reference`), and the configuration is not used.
+tokens. For other sizes, copies see rows (`pieces`), of heads of up to 64, 128, 192 or 256: a head
+of 80 costs as much as one of 128. Where they cannot (float8, heads that are no multiple of 8, JAX's
+interpreter; gradients with heads of 129 to 192, or with heads of v of another number of pieces than
+q's), the operands are filled up with zeros, and the results cut (`padding`), which copies each of
+them once. For heads of more than 256 plain JAX computes the result (`reference`), and the
+configuration is not used.
 
 Gradients are made from the log-sum-exp of each row. With a head dimension of 64 or 128, one kernel
 makes them, or two, if the call is to be `deterministic`; with 256, three. For larger heads plain
-JAX makes them, in float32, for some queries at a time, so that it never holds all scores.
+JAX makes them, in float32, for some queries at a time, so that it never holds all scores. Where few
+heads of k would leave SMs idle, blocks share the queries of one, and their results are added up.
 
 Scores may be capped (`soft_cap`), and each head may have a sink (`sinks`), a score more whose value
 is zeros. A sink is added to the sums of a row in the end. Its gradient is plain JAX's, from the

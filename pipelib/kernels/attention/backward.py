@@ -94,7 +94,8 @@ from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
 #: In steps, each of about 2 us: what a block takes besides, its loads and its results' stores; what
 #: it takes more if there are parts, whose results are read again; and another launch, which adds
-#: these up. Estimates, by bytes over bandwidth; choices by them were compared with 20 times.
+#: these up. Estimates, by bytes over bandwidth. Of six problems with a mask for which two numbers
+#: of parts were timed on an H200 (in no record), they choose the faster.
 _BLOCK_STEPS, _PART_STEPS, _LAUNCH_STEPS = 4, 2, 2.5
 
 

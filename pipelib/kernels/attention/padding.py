@@ -1,9 +1,9 @@
 """`Padding`: arrays with zeros at their ends, so that copies can address them.
 
-The model. The kernels of the gradients, and of float8, have heads of 64, 128 and 256, and copies
-address sequences of multiples of 8 (`pipelib.tiles`). The forward kernel of 16 bits has copies that
-see rows instead, but not in JAX's interpreter. All else is filled up with zeros, and cut off from
-the results::
+The model. The kernels have heads of 64, 128 and 256, and copies address sequences of multiples of 8
+(`pipelib.tiles`). In 16 bits, but not in JAX's interpreter, copies see rows instead: of the forward
+kernel any, of the gradients those of heads that are as many pieces wide as one of these. All else
+is filled up with zeros, and cut off from the results::
 
     more of a head of q and k       adds 0 to each score
     more of a head of v             makes numbers of the result that are cut off

@@ -159,7 +159,7 @@ def parts_by_rows(size, mask):
     "gradients",
     LOWERED,
     ON_GPU,
-    size=[64, 96, 128, 200, 256],
+    size=[40, 64, 96, 128, 200, 256],
     options={
         "dense": {},
         "causal": {"causal": True},

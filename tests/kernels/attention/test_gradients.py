@@ -15,6 +15,7 @@ from pallascope.compiling import compiled_all
 from pipelib import specs
 from pipelib.kernels import AttentionConfig, attention
 from pipelib.kernels.attention import default_config
+from pipelib.kernels.attention.backward import parts_of
 from pipelib.kernels.attention.config import (
     ALL,
     DK,
@@ -26,6 +27,8 @@ from pipelib.kernels.attention.config import (
     GradientConfig,
 )
 from pipelib.kernels.attention.gradients import GradientOfAll
+from pipelib.kernels.attention.order import BlockOrder
+from pipelib.kernels.hopper import Gpu, assumed
 from tests.emitters.contract import interpreted
 from tests.kernels.attention.cases import (
     BRAIN,
@@ -217,6 +220,27 @@ def test_one_kernel_is_picked_from_the_head():
     assert config.gradients(256) == AttentionConfig().gradients(256)
     small_one = AttentionConfig(fused=True, probabilities="interpreted").gradients(64)
     assert small_one == {ALL: GradientConfig(compute_threads=1)}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "group", "steps", "sides", "parts"),
+    [
+        (10, 1, 50, (None, None), 1),  # nothing to share
+        (33, 8, 50, (None, None), 4),  # as many as run at once
+        (132, 8, 50, (None, None), 1),  # each SM has one, and all end together
+        (133, 2, 50, (None, None), 2),  # one would run alone: 3 rounds of half the steps, not 2
+        (4, 2, 1, (None, None), 1),  # the sum takes longer than is saved
+        (236, 8, 59, (None, 0), 4),  # few heads are taken together: the last begin late
+    ],
+)
+def test_how_many_blocks_share_a_head_of_keys(blocks, group, steps, sides, parts):
+    def order_of(count):
+        return BlockOrder.of(1, 4 * count, blocks // 4, sides, 30_000_000 // count)
+
+    whole = lambda count: BlockOrder.of(1, count, blocks, sides, 1)
+    order = order_of if sides[1] == 0 else whole
+    with assumed(Gpu("NVIDIA H200", "9.0")):
+        assert parts_of(order, group, steps, are_equal=sides == (None, None)) == parts
 
 
 def test_which_kernels_are_given():

@@ -222,6 +222,19 @@ def test_a_copy_s_arrival_does_not_order_tmem():
     )
 
 
+def test_a_pair_s_product_needs_the_loads_of_both():
+    """As in CUTLASS's issue 3643, where compute-sanitizer calls it a missing wait, too."""
+    report = check(pallascope.trace(*blackwell.paired(steps=1, tracks="own")))
+    begun = [(str(finding.kind), finding.cause.partition(" of block 1")[0]) for finding in report]
+    assert begun == [
+        ("race", "slot 0 of `a_smem@1`"),
+        ("race", "slot 0 of `b_smem@1`"),
+        ("barrier-misuse", "Nothing waits for this copy: its bytes may land on `produced@1`"),
+    ]
+    assert all("read by the tcgen05_mma of block 0" in race.cause for race in report[:2])
+    assert check(pallascope.trace(*blackwell.paired(tracks="tells"))).ok
+
+
 @pytest.mark.parametrize("is_pair", [False, True])
 def test_a_late_arrival_at_the_other_block_s_barrier(is_pair):
     """Also of blocks that give TMEM back as a pair: they meet at the end, by a relaxed barrier."""

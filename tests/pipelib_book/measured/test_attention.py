@@ -112,6 +112,24 @@ def test_lengths_are_beside_the_next_multiple():
     assert len(table.splitlines()) == 3
 
 
+def test_what_an_option_costs():
+    """Over the same without it, or a batch of the documents, where that was measured."""
+    plain, long = PROBLEM._replace(batch=4), PROBLEM._replace(seq=4 * PROBLEM.seq)
+    asked = {
+        plain: timed(US, US, US),
+        plain._replace(soft_cap=30.0): timed(3 * US, 3 * US, 3 * US),
+        long._replace(documents=4): timed(2 * US, 2 * US, 2 * US),
+        plain._replace(sinks=True, seq=8): timed(US, US, US),
+    }
+    groups = [attention.Group(p.as_json(), {"attention": x}, RUN) for p, x in asked.items()]
+    table = attention.options_table(groups)
+    assert len(table.splitlines()) == 2 + 3
+    assert row(table, "1000 x 64, dense, soft cap")[2:] == ["3.00", "-", "-"]
+    assert row(table, "4000 x 64, dense, 4 documents")[2:] == ["2.00", "-", "-"]
+    assert row(table, "8 x 64, dense, sinks")[2:] == ["-", "-", "-"]
+    assert groups[2].flops == 4 * groups[0].flops // 4 == Problem(**groups[2].problem).flops
+
+
 # Records.
 
 

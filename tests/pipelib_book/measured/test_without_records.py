@@ -26,6 +26,7 @@ OF_NO_GROUPS = {
         attention.errors_table,
         attention.ladder_table,
         attention.lengths_table,
+        attention.options_table,
         attention.table,
         attention.turns_table,
         attention.variants_table,

@@ -237,9 +237,9 @@ def _zeros_like(array: jax.Array) -> jax.Array:
     They do not vary along axes of `jax.shard_map`: Pallas takes no ref that does. Their sequences
     and heads are whole pieces.
     """
-    batch, seq, heads, head_dim = array.shape
+    *batch, seq, heads, head_dim = array.shape
     seq, head_dim = whole_pieces((seq, head_dim), array.dtype)
-    return jnp.zeros((batch, seq, heads, head_dim), jnp.float32)
+    return jnp.zeros((*batch, seq, heads, head_dim), jnp.float32)
 
 
 @_zeros_like.def_vmap

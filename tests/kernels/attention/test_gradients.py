@@ -262,7 +262,7 @@ def test_causal_blocks_skip_what_is_masked():
             counts.append(len(loads))
     own = 2 * 3  # Q, dO and numbers of two threads
     assert dq == [own + 2 * blocks for blocks in (4, 3, 2, 1)]
-    own, heads = 2 * 2, 2  # K and V of two threads
+    own, heads = 2 * 2, 1  # K and V of two threads; two blocks share a head of keys
     assert dkv == [own + 3 * heads * blocks for blocks in (8, 6, 4, 2)]
 
 

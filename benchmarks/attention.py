@@ -160,7 +160,9 @@ def _strongest(problem: Problem) -> dict[str, Any]:
 
 
 def _peers(problem: Problem) -> dict[str, Any]:
-    """The builds of FlashAttention that are there, and have a kernel for this."""
+    """The builds of FlashAttention that are there, and have a kernel for this; none has sinks."""
+    if problem.sinks:
+        return {}
     is_8_bit, is_even = problem.dtype == _NARROW, math.ceil(problem.seq / 128) % 2 == 0
     is_plain = not is_8_bit and problem.v_head_dim is None and not problem.soft_cap
     # Its gradients have a head for each head of q.
@@ -172,8 +174,6 @@ def _peers(problem: Problem) -> dict[str, Any]:
         FA3_JAX: is_plain and problem.head_dim == 128,
         FA4_WHEEL: of_torch and not is_8_bit,
     }
-    if problem.sinks:
-        return {}
     made: dict[str, Any] = {
         name: peers.Fa3(problem.causal, name, problem.soft_cap, problem.ends) for name in kernels
     }

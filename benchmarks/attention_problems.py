@@ -19,7 +19,6 @@ caches; a launch finds the operands in L2 as far as they fit, as it does for all
 import collections
 import dataclasses
 import functools
-import itertools
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -331,9 +330,9 @@ class InFa3(InTorch):
         out = self._torch.empty_like(q)
         options = {} if contender.soft_cap is None else dict(soft_cap=contender.soft_cap)
         if (ends := contender.ends) is not None:
-            longest = max(after - before for before, after in itertools.pairwise(ends))
+            options |= dict(longest=peers.longest(ends))
             ends = self._torch.tensor(ends, dtype=self._torch.int32, device=q.device)
-            options |= dict(ends=ends, longest=longest)
+            options |= dict(ends=ends)
         forward = functools.partial(built.fa3_forward, q, k, v, causal, out, scale=1.0, **options)
         self._launch = lambda: (forward(lse=None),)
         if problem.backward:

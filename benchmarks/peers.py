@@ -125,6 +125,11 @@ def load(build: str = "fa3") -> Any:
     return importlib.import_module("peers")
 
 
+def longest(ends: tuple[int, ...]) -> int:
+    """The tokens of the longest of packed documents."""
+    return max(after - before for before, after in itertools.pairwise(ends))
+
+
 def _forward(
     flash: Any,
     q: Any,
@@ -175,8 +180,7 @@ def fa3_jax(
     options = dict(softmax_scale=1.0, is_causal=causal)
     if ends is None:
         return flash.flash_mha(*qkv, **options)
-    longest = max(after - before for before, after in itertools.pairwise(ends))
-    options |= dict(max_seqlen_q=longest, max_seqlen_k=longest)
+    options |= dict(max_seqlen_q=longest(ends), max_seqlen_k=longest(ends))
     packed = (x[0] for x in qkv)
     return flash.flash_mha_varlen(*packed, np.asarray(ends, np.int32), **options)[None]
 

@@ -56,6 +56,9 @@ The threads have no register to spare: ptxas spills what does not fit. So dP's a
 -delta, and delta needs no registers. The numbers of a step's queries, which masks compare, are in
 SMEM.
 
+Few heads of keys. Where rows are keys, several blocks may share the heads of queries of a head of
+K. Each makes a dK and a dV of its *part*, in the dtype of the operands, and these are added up.
+
 Edges. `band` says which steps there are, and `order` which block runs when. The lse of a query that
 sees nothing is infinite here, so its P is 0. TMA fills loads past the end of an operand with zeros,
 which are masked, and drops stores past the end.
@@ -79,6 +82,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pipelib.kernels.attention import pieces
 from pipelib.kernels.attention.band import LOG2_E, Band, Options, Sizes, padded, spans
 from pipelib.kernels.attention.config import ALL, DQ, AttentionConfig, GradientConfig, Gradients
 from pipelib.kernels.attention.forward import sizes_of
@@ -89,7 +93,7 @@ from pipelib.kernels.dividing import Barriers, Scratch, allocations
 from pipelib.kernels.front import named
 from pipelib.kernels.hopper import num_sms
 from pipelib.refs import Dtype, Ref
-from pipelib.tiles import by_rows, piece_columns, whole_pieces
+from pipelib.tiles import piece_columns, whole_pieces
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
 #: In steps, each of about 2 us: what a block takes besides, its loads and its results' stores; what
@@ -263,12 +267,11 @@ def _scratch(
         memory.pop("queries", None)  # no mask compares them, or in registers
     made_of: dict[str, Any] = allocations(memory)
     if sizes.by_rows:  # a copy, and an array, for each piece
-        width = piece_columns(dtype)
-        pieces = sizes.head_dim // width
-        operand = by_rows((config.compute_threads, pieces, config.rows, width), dtype)
+        threads, rows = config.compute_threads, config.rows
+        operand = pieces.allocation(threads, rows, sizes.head_dim, dtype)
         made_of["operands"] = [operand] * made.operands
-        arrivals = made.operands * pieces + (made == DQ)
-        made_of["loaded"] = Barriers(config.compute_threads, arrivals).allocation()
+        arrivals = made.operands * (sizes.head_dim // piece_columns(dtype)) + (made == DQ)
+        made_of["loaded"] = Barriers(threads, arrivals).allocation()
     return made_of
 
 

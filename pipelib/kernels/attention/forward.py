@@ -36,7 +36,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib.kernels.attention import narrow
+from pipelib.kernels.attention import narrow, pieces
 from pipelib.kernels.attention.arguments import is_addressable
 from pipelib.kernels.attention.band import Band, Options, Sizes, padded, spans
 from pipelib.kernels.attention.config import AttentionConfig
@@ -49,7 +49,7 @@ from pipelib.kernels.hopper import num_sms
 from pipelib.refs import Body, Dtype, Int, Ref, Shaped
 from pipelib.ring import Allocations
 from pipelib.specs import ByRows
-from pipelib.tiles import by_rows, piece_columns, tiled
+from pipelib.tiles import piece_columns, tiled
 from pipelib.warp_specialized import (
     AllSteps,
     WarpSpecializedPipeline,
@@ -172,11 +172,11 @@ def _scratch(
     memory = config.memory(sizes.head_dim, order.persistent is not None, dtype)
     made: dict[str, Any] = allocations(memory)
     if sizes.by_rows:  # a copy, and an array, for each piece
-        width = piece_columns(dtype)
-        pieces, rows = sizes.head_dim // width, config.rows
-        queries = by_rows((config.compute_threads, pieces, rows, width), dtype)
+        threads, rows = config.compute_threads, config.rows
+        queries = pieces.allocation(threads, rows, sizes.head_dim, dtype)
         made |= {name: queries for name in ("q", "next_q") if name in made}
-        made["loaded"] = Barriers(config.compute_threads, pieces).allocation()
+        count = sizes.head_dim // piece_columns(dtype)
+        made["loaded"] = Barriers(threads, count).allocation()
     return made
 
 

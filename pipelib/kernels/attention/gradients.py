@@ -160,11 +160,13 @@ class GradientThread(InPieces):
         They are staged in the SMEM of the rows' operands, which no product reads any more.
         """
         pieces = self.pieces(self.sizes.head_dim)
-        for result, ref in zip(results, self.my_operands()):
+        count = len(results)
+        for result, ref in zip(results, self.my_operands()[:count], strict=True):
             for piece in pieces:
                 piece_of(ref, piece)[...] = self.cut(result, piece).astype(ref.dtype)
         plgpu.commit_smem()
-        for ref, out in zip(self.my_operands(as_copied=True), self.outs[-len(results) :]):
+        copied = self.my_operands(as_copied=True)[:count]
+        for ref, out in zip(copied, self.outs[-count:], strict=True):
             for piece in pieces:
                 there = self.columns(out.at[self.here], piece)
                 plgpu.copy_smem_to_gmem(piece_of(ref, piece), there)

@@ -68,6 +68,12 @@ class InPieces:
             plgpu.wgmma(acc.at[:, columns], factor, piece_of_slot(slot, piece))
 
 
+def allocation(threads: int, rows: int, head_dim: int, dtype: Dtype) -> plgpu.RefUnion:
+    """Rows of a head for each thread, in pieces, as products read them and as copies see them."""
+    width = tiles.piece_columns(dtype)
+    return tiles.by_rows((threads, head_dim // width, rows, width), dtype)
+
+
 def piece_of(field: Ref, piece: int | None) -> Ref:
     """A piece of scratch memory."""
     return field if piece is None else field.at[piece]

@@ -122,7 +122,8 @@ class Span:
 
     `thread` and `op` say which op of the program it is, None if it was measured; `buffer` the short
     name of the one buffer that it is about, if one, and `slot` the slot of the ring; `text` is a
-    sentence on it; `cause` is an index into `Timeline.spans`.
+    sentence on it; `cause` is an index into `Timeline.spans`. So is `after`: the span but for which
+    this one would have begun earlier, or, of a wait, ended earlier; None if there is none.
 
     Example:
       >>> load = Span(lane=1, start=50.0, stop=900.0, kind="load", slot=0)
@@ -143,6 +144,7 @@ class Span:
     cause: int | None = None
     scope: str = ""
     buffer: str = ""
+    after: int | None = None
 
     def __post_init__(self) -> None:
         if type(self.kind) is not SpanKind:

@@ -57,7 +57,7 @@ from pallascope.simulating.links import Links
 from pallascope.simulating.recorder import Recorder
 from pallascope.simulating.semaphores import Semaphores
 from pallascope.simulating.threads import Done, Group, Thread
-from pallascope.simulating.units import Port, Sm
+from pallascope.simulating.units import Port, Server, Sm
 from pallascope.timeline import SpanKind
 
 
@@ -143,6 +143,27 @@ class Operations:
             case _:
                 assert_never(kind)
 
+    def _by(
+        self,
+        unit: Server,
+        thread: Thread,
+        op: Op,
+        kind: SpanKind,
+        asked: float,
+        begun: float,
+        times: tuple[float, float],
+    ) -> int | None:
+        """Records what a unit began at `begun`, for which it was asked at `asked`.
+
+        Args:
+          unit: the last thing that it did is what this one was late for, if it was late.
+          thread, op, kind: as `span` takes them.
+          asked, begun: in cycles.
+          times: of the span.
+        """
+        unit.last = self.span(thread, op, kind, *times, after=unit.last if begun > asked else None)
+        return unit.last
+
     # The thread alone.
 
     def issue(self, thread: Thread, op: Op, now: float, cycles: float) -> float:
@@ -174,18 +195,20 @@ class Operations:
         if any(buffers[region.buffer].space is Space.GMEM for region in op.reads + op.writes):
             link, port = self.links.of(thread.block, op), thread.sm.port
             latency = machine.load_latency_cycles(self.l2_hits, op.bytes) if is_read else 0.0
-            _, done = self.links.move(link, port, now, op.bytes, machine.sm_bytes_per_cycle, op)
+            unit: Server = port
+            begun, done = self.links.move(link, port, now, op.bytes, machine.sm_bytes_per_cycle, op)
             latency += self.links.latency(link, op) if is_read else 0.0
         else:
-            _, done = thread.sm.smem.take(now, self.costs.access(op))
+            unit = thread.sm.smem
+            begun, done = unit.take(now, self.costs.access(op))
             latency = machine.smem_latency_cycles if is_read else machine.smem_write_cycles
-        self.span(thread, op, SpanKind.ACCESS, now, done + latency)
+        self._by(unit, thread, op, SpanKind.ACCESS, now, begun, (now, done + latency))
         return done + latency
 
     def compute(self, thread: Thread, op: Op, now: float) -> float:
         """Arithmetic in registers, on the ALU."""
-        _, done = thread.sm.alu.take(now, self.costs.arithmetic(op))
-        self.span(thread, op, SpanKind.COMPUTE, now, done)
+        begun, done = thread.sm.alu.take(now, self.costs.arithmetic(op))
+        self._by(thread.sm.alu, thread, op, SpanKind.COMPUTE, now, begun, (now, done))
         return done
 
     # Copies.
@@ -201,7 +224,7 @@ class Operations:
             for port in ports
         ]
         start, last = moves[0][0], max(moved for _, moved in moves) + latency
-        span = self.span(thread, op, SpanKind.LOAD, start, last)
+        span = self._by(ports[0], thread, op, SpanKind.LOAD, end, start, (start, last))
         if op.barrier is None:
             return end
         barriers, peers = self.barriers, op.peers or (op.barrier,)
@@ -227,26 +250,28 @@ class Operations:
     def prefetch(self, thread: Thread, op: Op, now: float) -> float:
         """Moves its bytes as a load does; nothing waits for them."""
         end = self.issue(thread, op, now, self.machine.load_issue_cycles)
-        start, moved = thread.sm.port.move(end, op.bytes, self.machine.sm_bytes_per_cycle)
-        self.span(thread, op, SpanKind.LOAD, start, moved)
+        port = thread.sm.port
+        start, moved = port.move(end, op.bytes, self.machine.sm_bytes_per_cycle)
+        self._by(port, thread, op, SpanKind.LOAD, end, start, (start, moved))
         return end
 
     def cp_async(self, thread: Thread, op: Op, now: float) -> float:
         """Moves its bytes as a load does, which have landed a latency later."""
         machine = self.machine
         end = self.issue(thread, op, now, machine.load_issue_cycles)
-        start, moved = thread.sm.port.move(end, op.bytes, machine.sm_bytes_per_cycle)
+        port = thread.sm.port
+        start, moved = port.move(end, op.bytes, machine.sm_bytes_per_cycle)
         landed = moved + machine.load_latency_cycles(self.l2_hits, op.bytes)
-        thread.copies.append(Done(landed, self.span(thread, op, SpanKind.LOAD, start, landed)))
+        span = self._by(port, thread, op, SpanKind.LOAD, end, start, (start, landed))
+        thread.copies.append(Done(landed, span))
         return end
 
     def wait_cp_async(self, thread: Thread, op: Op, now: float) -> float:
         """Goes on when all copies but the last `pending` have landed."""
         landed = thread.copies[: len(thread.copies) - (op.pending or 0)]
         last = max(landed, key=lambda done: done.time, default=Done(now, None))
-        end = max(now + self.machine.wait_cycles, last.time)
-        self.span(thread, op, SpanKind.WAIT, now, end, "waits for its copies", last.span)
-        return end
+        alone = now + self.machine.wait_cycles
+        return self._waited(thread, op, alone, last.time, "waits for its copies", last.span)
 
     def store(self, thread: Thread, op: Op, now: float) -> float:
         """Has read its SMEM once the bytes moved, and has written GMEM a latency later."""
@@ -258,7 +283,7 @@ class Operations:
         )
         start, moved = self.links.move(link, thread.sm.port, end, size, rate, op)
         written = moved + self.links.latency(link, op, machine.store_latency_cycles)
-        span = self.span(thread, op, SpanKind.STORE, start, written)
+        span = self._by(thread.sm.port, thread, op, SpanKind.STORE, end, start, (start, written))
         thread.open.append(Group(Done(moved, span), Done(written, span)))
         return end
 
@@ -276,9 +301,7 @@ class Operations:
             return now
         group = thread.groups[last]
         done = group.read if op.read_only else group.written
-        end = max(now, done.time)
-        self.span(thread, op, SpanKind.WAIT, now, end, "waits for its stores", done.span)
-        return end
+        return self._waited(thread, op, now, done.time, "waits for its stores", done.span)
 
     # The tensor core.
 
@@ -286,7 +309,8 @@ class Operations:
         """Starts a product."""
         end = self.issue(thread, op, now, self.machine.wgmma_issue_cycles)
         start, stop = thread.sm.tensor_core.take(end, self.costs.product(op))
-        span = self.span(thread, op, SpanKind.WGMMA, start, stop)
+        core = thread.sm.tensor_core
+        span = self._by(core, thread, op, SpanKind.WGMMA, end, start, (start, stop))
         thread.products.append(Done(stop, span))
         return end
 
@@ -298,18 +322,20 @@ class Operations:
         done = thread.products[last]
         machine = self.machine
         delay = machine.wgmma_latency_cycles + machine.wgmma_restart_cycles
-        end = max(now, done.time + delay)
-        self.span(thread, op, SpanKind.WAIT, now, end, "waits for its products", done.span)
-        return end
+        text = "waits for its products"
+        return self._waited(thread, op, now, done.time + delay, text, done.span)
 
     def tcgen05(self, thread: Thread, op: Op, now: float) -> float:
         """Starts a product or a copy to TMEM, on the tensor core of each of its blocks."""
         end = self.issue(thread, op, now, self.machine.wgmma_issue_cycles)
         cycles = self.costs.product(op) if op.kind is Kind.TCGEN05_MMA else self.costs.access(op)
         cores = [self._sm_of(region, thread).tensor_core for region in op.writes]
-        begin = max([end, *(core.free for core in cores)])
+        latest = max(cores, key=lambda core: core.free)
+        begin = max(end, latest.free)
         stop = max(core.take(begin, cycles)[1] for core in cores)
-        span = self.span(thread, op, SpanKind.WGMMA, begin, stop)
+        span = self._by(latest, thread, op, SpanKind.WGMMA, end, begin, (begin, stop))
+        for core in cores:
+            core.last = span
         thread.products.append(Done(stop, span))
         return end
 
@@ -334,8 +360,9 @@ class Operations:
 
     def access_tmem(self, thread: Thread, op: Op, now: float) -> float:
         """A read or a write of TMEM: the thread goes on when it is over."""
-        start, stop = thread.sm.tmem.take(now, op.bytes / self.machine.tmem_rate(op.line))
-        self.span(thread, op, SpanKind.ACCESS, start, stop)
+        tmem = thread.sm.tmem
+        start, stop = tmem.take(now, op.bytes / self.machine.tmem_rate(op.line))
+        self._by(tmem, thread, op, SpanKind.ACCESS, now, start, (start, stop))
         return stop
 
     # Between threads.
@@ -355,9 +382,8 @@ class Operations:
         barrier = self.barriers.at(thread.copy, *op.place)
         phase = barrier.phases[op.phase]
         if barrier.complete(op.phase):
-            end, cause = self._passed(thread, phase.last), phase.last.span
-            self.span(thread, op, SpanKind.WAIT, thread.since, end, self._on(op), cause)
-            return end
+            times = self._passed(thread, phase.last)
+            return self._waited(thread, op, *times, self._on(op), phase.last.span)
         phase.waiters.append(thread)
         return None
 
@@ -409,27 +435,38 @@ class Operations:
         # The last to come waits for nobody: it releases the others.
         last = self.span(thread, op, SpanKind.ISSUE, now, end, f"meets {others}")
         for other in here[:-1]:
-            self._resume(other, end, last, f"waits for {others}")
+            self._resume(other, other.since, end, f"waits for {others}", last)
         return end
 
     def _release(self, thread: Thread, done: Done) -> None:
         """Lets a thread go on that waits for a phase, which is now known to be over."""
-        self._resume(thread, self._passed(thread, done), done.span, self._on(thread.op))
+        alone, freed = self._passed(thread, done)
+        self._resume(thread, alone, freed, self._on(thread.op), done.span)
 
     def _signalled(self, thread: Thread, done: Done) -> None:
         """Lets a thread go on that waits for a semaphore, which now holds enough."""
-        end = done.time + self.machine.await_cycles
-        self._resume(thread, end, done.span, self._for(thread.op))
+        freed = done.time + self.machine.await_cycles
+        self._resume(thread, thread.since, freed, self._for(thread.op), done.span)
 
-    def _resume(self, thread: Thread, end: float, cause: int | None, text: str) -> None:
+    def _resume(
+        self, thread: Thread, alone: float, freed: float, text: str, cause: int | None
+    ) -> None:
         """Ends a thread's wait."""
-        self.span(thread, thread.op, SpanKind.WAIT, thread.since, end, text, cause)
-        self.events.resume(thread, end)
+        self.events.resume(thread, self._waited(thread, thread.op, alone, freed, text, cause))
 
-    def _passed(self, thread: Thread, done: Done) -> float:
-        """When a thread goes on that has waited for a phase since `thread.since`."""
+    def _waited(
+        self, thread: Thread, op: Op, alone: float, freed: float, text: str, cause: int | None
+    ) -> float:
+        """Records a wait, which ends when the thread `alone` and what it waits for let it."""
+        end = max(alone, freed)
+        after = cause if freed > alone else None
+        self.span(thread, op, SpanKind.WAIT, thread.since, end, text, cause, after)
+        return end
+
+    def _passed(self, thread: Thread, done: Done) -> tuple[float, float]:
+        """When a thread that waits for a phase could go on by itself, and by the phase."""
         machine = self.machine
-        return max(thread.since + machine.wait_cycles, done.time + machine.wake_cycles)
+        return thread.since + machine.wait_cycles, done.time + machine.wake_cycles
 
     def _for(self, op: Op) -> str:
         barrier, index = op.place

@@ -28,6 +28,7 @@ class Recorder:
         self.spans: list[Span] = []
         self._program, self._lanes = program, Lanes(program) if keeps else None
         self._last = 0.0
+        self._latest: dict[int, int] = {}  # the span of each thread that ended last
 
     @property
     def lanes(self) -> list[str]:
@@ -43,6 +44,7 @@ class Recorder:
         stop: float,
         text: str = "",
         cause: int | None = None,
+        after: int | None = None,
     ) -> int | None:
         """Records what an op does from `start` to `stop`, in cycles.
 
@@ -53,6 +55,7 @@ class Recorder:
           start, stop: in cycles.
           text: a few words; by default the op's label.
           cause: the number of the span whose end ended this one, which is a wait.
+          after: that of the span that this one was late for; by default, the thread's before it.
 
         Returns:
           The span's number; None if no spans are kept, and for further copies of the block, which
@@ -68,13 +71,16 @@ class Recorder:
         else:
             lane = self._lanes.of_thread(thread.index)
         buffer, slot = self._lanes.part(op)
+        number, after = len(self.spans), self._latest.get(thread.index) if after is None else after
+        if kind not in ENGINES:
+            self._latest[thread.index] = number
         self.spans.append(
             _make_span(
                 lane, start, stop, kind, text or self._program.label(op), slot, op.step, op.line,
-                thread.index, thread.at, cause, op.scope, buffer,
+                thread.index, thread.at, cause, op.scope, buffer, after,
             )
         )  # fmt: skip
-        return len(self.spans) - 1
+        return number
 
     def cycles(self) -> float:
         """The end of the last span."""

@@ -16,12 +16,13 @@ product whose operands take 96 bytes a cycle runs at its full rate beside loads 
 
 
 class Server:
-    """Does one thing at a time, in the order of the requests."""
+    """Does one thing at a time, in the order of the requests; `last` is the span of the last one."""
 
-    __slots__ = ("free",)
+    __slots__ = ("free", "last")
 
     def __init__(self) -> None:
         self.free = 0.0
+        self.last: int | None = None
 
     def take(self, now: float, cycles: float) -> tuple[float, float]:
         """The cycles at which a request made `now` starts and ends."""

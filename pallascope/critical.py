@@ -1,0 +1,127 @@
+"""`critical`: the cycle of waits that sets how long a step of a pipeline takes.
+
+The model. In the steady state every step does the same things, each a *period* later than the step
+before. Each thing is late for one other thing (`Span.after`): what its thread did before, what its
+unit did before, or, of a wait, the arrival that ended it. Follow that back from a late step. There
+are finitely many things in a step, so one of them comes again, some steps earlier: this is the
+**critical cycle**. Its time over its steps is the period, and the period is the largest such ratio
+of all cycles of the pipeline. So nothing but a change to the critical cycle makes the steps
+shorter, and what is not on it may take longer, up to its slack.
+
+It is a timed event graph, whose period is its maximum cycle ratio. Source: F. Baccelli and others,
+"Synchronization and Linearity", 1992, chapter 3.
+
+Not covered: what is not periodic, as steps that differ by their masks.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pallascope.timeline import Source, Span, SpanKind, Timeline
+
+#: How far a cycle's ratio may be from the period of the steady state: steps are not all alike.
+_TOLERANCE = 0.02
+
+
+class Hop(NamedTuple):
+    """A thing on the way: its span's number, and cycles until the next thing."""
+
+    span: int
+    cycles: float
+
+
+@dataclass(frozen=True)
+class Critical:
+    """The critical cycle of a timeline.
+
+    Attributes:
+      timeline: the simulated one.
+      hops: the things, in order; the last one is followed by the first, `steps` steps later.
+      cycles: of all of them.
+      steps: how many steps the cycle goes over.
+    """
+
+    timeline: Timeline
+    hops: tuple[Hop, ...]
+    cycles: float
+    steps: int
+
+    @property
+    def cycles_per_step(self) -> float:
+        """The period: cycles of one step."""
+        return self.cycles / self.steps
+
+    def __str__(self) -> str:
+        """As "load b (780) -> multiply (512): 1,292 cycles for 2 steps"."""
+        spans = self.timeline.spans
+        words = [
+            f"{spans[hop.span].text} ({hop.cycles:,.0f})" for hop in self.hops if hop.cycles >= 0.5
+        ]
+        steps = "a step" if self.steps == 1 else f"{self.steps} steps"
+        return f"{' -> '.join(words)}: {self.cycles:,.0f} cycles for {steps}"
+
+
+def critical(timeline: Timeline) -> Critical | None:
+    """The critical cycle of a simulated timeline's steady state; None where there is none.
+
+    Example:
+      >>> timeline = pallascope.simulate(pallascope.trace(softmax, x), pallascope.H200)
+      >>> print(pallascope.critical(timeline))
+    """
+    steady = timeline.steady()
+    if timeline.source is not Source.SIMULATED or steady is None:
+        return None
+    spans, things = timeline.spans, _things(timeline.spans)
+    last = max(
+        (i for i, span in enumerate(spans) if span.lane == steady.lane and span.step),
+        key=lambda i: (spans[i].start <= steady.stop, spans[i].start),
+    )
+    path: list[int] = []
+    seen: dict[_Thing, int] = {}
+    found: Critical | None = None
+    for number in _before(spans, last):
+        thing, turn = things[number]
+        if (at := seen.get(thing)) is not None:
+            steps = things[path[at]][1] - turn
+            ways = [number, *reversed(path[at + 1 :])]
+            times = [_moment(spans[i]) for i in (*ways, path[at])]
+            hops = [Hop(i, after - before) for i, before, after in zip(ways, times, times[1:])]
+            found = Critical(timeline, tuple(hops), times[-1] - times[0], steps)
+            off = found.cycles_per_step / steady.cycles_per_step - 1
+            if abs(off) <= _TOLERANCE:
+                return found
+        seen[thing] = len(path)
+        path.append(number)
+    return found
+
+
+#: A thing of every step: its thread, kind, line and scope, and its number among equals of a step.
+_Thing = tuple[int | None, SpanKind, str | None, str, int]
+
+
+def _things(spans: tuple[Span, ...]) -> list[tuple[_Thing, int]]:
+    """What each span is in every step, and in how many steps it has been before."""
+    in_step: Counter[tuple[object, ...]] = Counter()
+    turns: Counter[_Thing] = Counter()
+    found: list[tuple[_Thing, int]] = []
+    for span in spans:
+        key = span.thread, span.kind, span.line, span.scope
+        thing = *key, in_step[*key, span.step]
+        in_step[*key, span.step] += 1
+        found.append((thing, turns[thing]))
+        turns[thing] += 1
+    return found
+
+
+def _before(spans: tuple[Span, ...], number: int | None) -> Iterator[int]:
+    """The numbers of a span, of what it was late for, and so on."""
+    while number is not None:
+        yield number
+        number = spans[number].after
+
+
+def _moment(span: Span) -> float:
+    """When a span goes on to the next on the way: a wait when it ends, others when they begin."""
+    return span.stop if span.kind is SpanKind.WAIT else span.start

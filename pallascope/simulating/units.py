@@ -16,7 +16,7 @@ product whose operands take 96 bytes a cycle runs at its full rate beside loads 
 
 
 class Server:
-    """Does one thing at a time, in the order of the requests; `last` is the span of the last one."""
+    """Does one thing at a time, in the order of the requests; the `last` one has this span."""
 
     __slots__ = ("free", "last")
 

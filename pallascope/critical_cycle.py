@@ -3,9 +3,9 @@
 The model. In the steady state every step does the same things, each a *period* later than the step
 before. Each thing is late for one other thing (`Span.after`): what its thread did before, what its
 unit did before, or, of a wait, the arrival that ended it. Follow that back from a late step. There
-are finitely many things in a step, so one of them comes again, some steps earlier: this is the
-**critical cycle**. Its time over its steps is the period, and the period is the largest such ratio
-of all cycles of the pipeline. So nothing but a change to the critical cycle makes the steps
+are finitely many things in a step, so they come again, some steps earlier: this is the **critical
+cycle**. Its time over its steps is the period, and the period is the largest such ratio of all
+cycles of the pipeline. So nothing but a change to the critical cycle makes the steps
 shorter, and what is not on it may take longer, up to its slack.
 
 It is a timed event graph, whose period is its maximum cycle ratio. Source: F. Baccelli and others,
@@ -14,15 +14,18 @@ It is a timed event graph, whose period is its maximum cycle ratio. Source: F. B
 Not covered: what is not periodic, as steps that differ by their masks.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from pallascope.timeline import Source, Span, SpanKind, Timeline
 
-#: How far a cycle's ratio may be from the period of the steady state: steps are not all alike.
-_TOLERANCE = 0.02
+#: How far a cycle's ratio may be from the period of the steady state, since steps are not all
+#: alike; and how far at most if no better cycle is looked for. The most steps of a cycle.
+_TOLERANCE, _EXACT, _MOST_STEPS = 0.02, 1e-4, 32
+#: The most things that a text names.
+_MOST_WORDS = 12
 
 
 class Hop(NamedTuple):
@@ -41,6 +44,12 @@ class Critical:
       hops: the things, in order; the last one is followed by the first, `steps` steps later.
       cycles: of all of them.
       steps: how many steps the cycle goes over.
+
+    Example:
+      >>> a = jax.ShapeDtypeStruct((2048, 2048), jnp.bfloat16)
+      >>> program = pallascope.trace(pipelib.kernels.matmul, a, a)
+      >>> print(pallascope.critical(pallascope.simulate(program, pallascope.H200)))
+      load ... -> ... cycles for ...
     """
 
     timeline: Timeline
@@ -54,11 +63,17 @@ class Critical:
         return self.cycles / self.steps
 
     def __str__(self) -> str:
-        """As "load b (780) -> multiply (512): 1,292 cycles for 2 steps"."""
+        """As "load b (780) -> multiply (512) -> arrive (149): 1,441 cycles for 2 steps"."""
         spans = self.timeline.spans
-        words = [
-            f"{spans[hop.span].text} ({hop.cycles:,.0f})" for hop in self.hops if hop.cycles >= 0.5
-        ]
+        parts: list[tuple[tuple[int | None, int | None], str, float]] = []
+        for number, cycles in self.hops:
+            span = spans[number]
+            op = span.thread, span.op  # of a load, its issue and its copy
+            before = parts.pop()[2] if parts and parts[-1][0] == op else 0.0
+            parts.append((op, span.text.partition(",")[0], before + cycles))
+        words = [f"{text} ({cycles:,.0f})" for _, text, cycles in parts if cycles >= 0.5]
+        if len(words) > _MOST_WORDS:
+            words[_MOST_WORDS:] = [f"{len(words) - _MOST_WORDS} more"]
         steps = "a step" if self.steps == 1 else f"{self.steps} steps"
         return f"{' -> '.join(words)}: {self.cycles:,.0f} cycles for {steps}"
 
@@ -67,8 +82,11 @@ def critical(timeline: Timeline) -> Critical | None:
     """The critical cycle of a simulated timeline's steady state; None where there is none.
 
     Example:
-      >>> timeline = pallascope.simulate(pallascope.trace(softmax, x), pallascope.H200)
-      >>> print(pallascope.critical(timeline))
+      >>> a = jax.ShapeDtypeStruct((2048, 2048), jnp.bfloat16)
+      >>> program = pallascope.trace(pipelib.kernels.matmul, a, a)
+      >>> found = pallascope.critical(pallascope.simulate(program, pallascope.H200))
+      >>> found.cycles_per_step == found.cycles / found.steps
+      True
     """
     steady = timeline.steady()
     if timeline.source is not Source.SIMULATED or steady is None:
@@ -79,22 +97,29 @@ def critical(timeline: Timeline) -> Critical | None:
         key=lambda i: (spans[i].start <= steady.stop, spans[i].start),
     )
     path: list[int] = []
-    seen: dict[_Thing, int] = {}
-    found: Critical | None = None
+    seen: defaultdict[_Thing, list[int]] = defaultdict(list)
+    best, least = None, _TOLERANCE
     for number in _before(spans, last):
         thing, turn = things[number]
-        if (at := seen.get(thing)) is not None:
-            steps = things[path[at]][1] - turn
-            ways = [number, *reversed(path[at + 1 :])]
-            times = [_moment(spans[i]) for i in (*ways, path[at])]
-            hops = [Hop(i, after - before) for i, before, after in zip(ways, times, times[1:])]
-            found = Critical(timeline, tuple(hops), times[-1] - times[0], steps)
-            off = found.cycles_per_step / steady.cycles_per_step - 1
-            if abs(off) <= _TOLERANCE:
-                return found
-        seen[thing] = len(path)
+        for at in reversed(seen[thing][-_MOST_STEPS:]):
+            steps, cycles = (
+                things[path[at]][1] - turn,
+                _moment(spans[path[at]]) - _moment(spans[number]),
+            )
+            off = abs(cycles / steps / steady.cycles_per_step - 1)
+            if off < least:
+                best, least = (at, len(path)), off
+        seen[thing].append(len(path))
         path.append(number)
-    return found
+        if least <= _EXACT:
+            break
+    if best is None:
+        return None
+    ways = path[best[0] : best[1] + 1][::-1]
+    times = [_moment(spans[i]) for i in ways]
+    hops = [Hop(i, after - before) for i, before, after in zip(ways, times, times[1:])]
+    steps = things[ways[-1]][1] - things[ways[0]][1]
+    return Critical(timeline, tuple(hops), times[-1] - times[0], steps)
 
 
 #: A thing of every step: its thread, kind, line and scope, and its number among equals of a step.

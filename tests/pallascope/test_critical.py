@@ -1,0 +1,184 @@
+"""`pallascope.critical`: beside a maximum cycle ratio worked out by itself, and beside changes."""
+
+import dataclasses
+import itertools
+
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+import pallascope
+from pallascope.program import Kind
+from pallascope.simulating.costs import Costs
+from pallascope.simulating.traffic import best_l2_hits, share_of_sm
+from pallascope.timeline import SpanKind
+from tests.pallascope.kernels import add_one, like, of, tiles
+
+STEPS, TILE = 200, 64
+
+
+def ring(slots, unfinished, rows, columns):
+    """A memory thread, and a product [rows, columns] that is waited for `unfinished` steps late."""
+
+    def kernel(a, b, o, a_smem, b_smem, produced, consumed):
+        def load():
+            @pl.loop(0, STEPS)
+            def _(step):
+                slot, here = lax.rem(step, slots), pl.ds(step * TILE, TILE)
+                pl.when(step >= slots)(lambda: plgpu.barrier_wait(consumed.at[slot]))
+                plgpu.copy_gmem_to_smem(a.at[:, here], a_smem.at[slot], produced.at[slot])
+                plgpu.copy_gmem_to_smem(b.at[here], b_smem.at[slot], produced.at[slot])
+
+        def multiply(acc):
+            @pl.loop(0, STEPS)
+            def _(step):
+                slot = lax.rem(step, slots)
+                plgpu.barrier_wait(produced.at[slot])
+                plgpu.wgmma(acc, a_smem.at[slot], b_smem.at[slot])
+                plgpu.wgmma_wait(unfinished)
+
+                @pl.when(step >= unfinished)
+                def _():
+                    plgpu.barrier_arrive(consumed.at[lax.rem(step - unfinished, slots)])
+
+        is_memory = lax.axis_index("thread") == 1
+        accumulator = plgpu.ACC((rows, columns), jnp.float32)
+        pl.when(is_memory)(load)
+        pl.when(~is_memory)(lambda: pl.run_scoped(multiply, accumulator))
+
+    scratch = [
+        tiles(slots, rows, TILE),
+        tiles(slots, TILE, columns),
+        plgpu.Barrier(num_arrivals=2, num_barriers=slots),
+        plgpu.Barrier(num_barriers=slots),
+    ]
+    call = of(kernel, scratch_types=scratch, num_threads=2, thread_name="thread")
+    return call, like(rows, STEPS * TILE), like(STEPS * TILE, columns)
+
+
+def constraints(program, machine, slots, unfinished):
+    """The timed event graph of `ring`: (from, to, cycles, how many steps later) of its events."""
+    load_a, load_b = (op for op in program.ops if op.kind == Kind.LOAD and op.step == (20,))
+    product = Costs(program, machine).product(next(op for op in program.ops if op.kind == "wgmma"))
+    port = [op.bytes / machine.sm_bytes_per_cycle for op in (load_a, load_b)]
+    hits = best_l2_hits(program)
+    latency = [machine.load_latency_cycles(hits, op.bytes) for op in (load_a, load_b)]
+    share = share_of_sm(program, machine, 1, hits)
+    issue, wake, alone = machine.load_issue_cycles, machine.wake_cycles, machine.wait_cycles
+    done = product + machine.wgmma_latency_cycles + machine.wgmma_restart_cycles
+    return [
+        # The memory thread: it waits for the slot, and issues two loads.
+        ("issued", "free", alone, 1),
+        ("free", "issuing", issue, 0),
+        ("issuing", "issued", issue, 0),
+        # The port: one load after the other, and on average no more than the SM's share.
+        ("issuing", "a", 0.0, 0),
+        ("issued", "b", 0.0, 0),
+        ("a", "b", port[0], 0),
+        ("b", "a", port[1], 1),
+        ("a", "a", (load_a.bytes + load_b.bytes) / share, 1),
+        # The compute thread: it waits for both, and for the product of some steps before.
+        ("a", "full", port[0] + latency[0] + wake, 0),
+        ("b", "full", port[1] + latency[1] + wake, 0),
+        ("released", "full", alone, 1),
+        ("full", "queued", machine.wgmma_issue_cycles, 0),
+        ("queued", "core", 0.0, 0),
+        ("core", "core", product, 1),
+        ("queued", "finished", 0.0, 0),
+        ("core", "finished", done, unfinished),
+        ("finished", "released", machine.arrive_cycles, 0),
+        # A slot is released `unfinished` steps late.
+        ("released", "free", wake, slots - unfinished),
+    ]
+
+
+def ratio(edges):
+    """The maximum cycle ratio: the least period for which no cycle of events is late."""
+    events = sorted({event for edge in edges for event in edge[:2]})
+    low, high = 0.0, sum(cycles for _, _, cycles, _ in edges)
+    for _ in range(50):
+        period = (low + high) / 2
+        times = dict.fromkeys(events, 0.0)
+        for _ in events:  # Bellman and Ford's: later times, as long as something is late
+            for start, stop, cycles, steps in edges:
+                times[stop] = max(times[stop], times[start] + cycles - steps * period)
+        late = any(
+            times[start] + cycles - steps * period > times[stop] + 1e-6
+            for start, stop, cycles, steps in edges
+        )
+        low, high = (period, high) if late else (low, period)
+    return high
+
+
+# Not of two cycles whose ratios are nearly the same: in 200 steps the larger one need not win.
+RINGS = [
+    (slots, unfinished, rows, columns)
+    for (slots, unfinished), (rows, columns) in itertools.product(
+        [(1, 0), (2, 0), (2, 1), (3, 0), (4, 0), (4, 1), (6, 1), (6, 2)],
+        [(64, 64), (64, 256), (128, 128)],
+    )
+]
+
+
+@pytest.mark.parametrize("made", RINGS, ids=str)
+def test_a_ring_s_period_is_its_maximum_cycle_ratio(made):
+    """And the critical cycle's, and the simulated one."""
+    slots, unfinished = made[:2]
+    program, machine = pallascope.trace(*ring(*made)), pallascope.H200
+    timeline = pallascope.simulate(program, machine)
+    expected = ratio(constraints(program, machine, slots, unfinished))
+    found = pallascope.critical(timeline)
+    assert found.cycles_per_step == pytest.approx(expected, rel=1e-3)
+    assert timeline.steady().cycles_per_step == pytest.approx(expected, rel=1e-3)
+    assert sum(hop.cycles for hop in found.hops) == pytest.approx(found.cycles)
+    assert found.steps in (1, slots - unfinished, slots)
+
+
+@pytest.mark.parametrize("made", [(1, 0, 64, 64), (3, 0, 64, 64), (4, 1, 64, 256)], ids=str)
+def test_a_change_on_the_cycle_changes_the_period(made):
+    """By how often the cycle has it, over its steps; what is not on it changes nothing."""
+    program, machine = pallascope.trace(*ring(*made)), pallascope.H200
+    found = pallascope.critical(pallascope.simulate(program, machine))
+    spans = [found.timeline.spans[hop.span] for hop in found.hops]
+    kinds = [span.kind for span in spans]
+    arrivals = sum(
+        kind == SpanKind.ISSUE and span.text == "arrive" for kind, span in zip(kinds, spans)
+    )
+    times = {
+        "arrive_cycles": arrivals,
+        "wake_cycles": sum(span.text.startswith("waits on") for span in spans),
+        "hbm_latency_cycles": 1,
+        "store_latency_cycles": 0,
+    }
+    for field, count in times.items():
+        slower = machine.changed(**{field: getattr(machine, field) + 1.0})
+        other = pallascope.critical(pallascope.simulate(program, slower))
+        assert other.steps == found.steps
+        assert other.cycles - found.cycles == pytest.approx(count, abs=1e-2), field
+
+
+def test_what_it_says():
+    """An issue and what it starts are one; what takes no time is left out."""
+    found = pallascope.critical(
+        pallascope.simulate(pallascope.trace(*ring(2, 0, 64, 64)), pallascope.H200)
+    )
+    text = str(found)
+    assert text.count("load a_smem") == text.count("load b_smem") == text.count("arrive") == 1
+    assert "waits" not in text and text.endswith("cycles for 2 steps")
+
+
+@pytest.mark.parametrize("source", ["measured", "order"])
+def test_of_what_was_not_simulated_there_is_none(source):
+    timeline = pallascope.simulate(pallascope.trace(*ring(2, 0, 64, 64)), pallascope.H200)
+    assert pallascope.critical(dataclasses.replace(timeline, source=source)) is None
+
+
+def test_without_a_steady_state_there_is_none():
+    assert (
+        pallascope.critical(
+            pallascope.simulate(pallascope.trace(add_one, like(64, 64)), pallascope.H200)
+        )
+        is None
+    )

@@ -59,7 +59,7 @@ class Critical:
 
     @property
     def cycles_per_step(self) -> float:
-        """The period: cycles of one step."""
+        """How long a step takes, in cycles."""
         return self.cycles / self.steps
 
     def __str__(self) -> str:

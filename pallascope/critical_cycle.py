@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pallascope.arguments import TIMELINE, expect
 from pallascope.timeline import Source, Span, SpanKind, Timeline
 
 #: How far a cycle's ratio may be from the period of the steady state, since steps are not all
@@ -81,6 +82,9 @@ class Critical:
 def critical(timeline: Timeline) -> Critical | None:
     """The critical cycle of a simulated timeline's steady state; None where there is none.
 
+    Raises:
+      TypeError: it is not a Timeline.
+
     Example:
       >>> a = jax.ShapeDtypeStruct((2048, 2048), jnp.bfloat16)
       >>> program = pallascope.trace(pipelib.kernels.matmul, a, a)
@@ -88,6 +92,7 @@ def critical(timeline: Timeline) -> Critical | None:
       >>> found.cycles_per_step == found.cycles / found.steps
       True
     """
+    expect("A critical cycle", timeline, *TIMELINE)
     steady = timeline.steady()
     if timeline.source is not Source.SIMULATED or steady is None:
         return None

@@ -46,7 +46,7 @@ HANGS, MEMORY = 300, 4 << 30
 #: What public modules have and no test calls: machines; values, which functions give; no parameter.
 LEFT_OUT = {
     *("B200", "H100", "H200", "Finding", "Launch", "Prediction", "Report", "Span", "Timeline"),
-    *("Verdict", "Outcome", "Results", "Trial", "Watch", "Compiled", "Loop", "lacking"),
+    *("Critical", "Verdict", "Outcome", "Results", "Trial", "Watch", "Compiled", "Loop", "lacking"),
     *("compiled", "compiled_all"),  # they run ptxas; what the first refuses is in MUST
     "dot_product_attention",  # what it refuses, it refuses in JAX's words
 }
@@ -145,6 +145,7 @@ CALLS = {
     "matmul": (traced(made.matmul), dict(a=ONES, b=ONES.T)),
     "rms_norm": (traced(made.rms_norm), dict(x=ONES)), "Op": (ps.Op, dict(kind="fence", thread=0)),
     "softmax": (traced(made.softmax), dict(x=ONES)), "Machine.loaded": (H200.loaded, dict(use=0.5)),
+    "critical": (ps.critical, dict(timeline=TIMELINE)),
     "Program": (ps.Program, dict(name="one", threads=())),
     "sweep": (ps.sweep, dict(kernel_factory=FACTORY)),
     "Program.renamed": (PROGRAM.renamed, dict(name="one")),

@@ -39,7 +39,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import tiles
-from pipelib.kernels.attention import narrow
+from pipelib.kernels.attention import narrow, powers
 from pipelib.kernels.attention.band import LOG2_E, Arrays, Band, Options, Sizes, accumulate, spread
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.order import BlockVisits
@@ -377,7 +377,10 @@ class QueryThread(InPieces):
     def exponentials(self, scores: jax.Array, maximum: jax.Array) -> jax.Array:
         """exp2 of scaled scores [rows, block_kv] less a maximum of each row: float32."""
         maximum = maximum - self.shift if self.is_narrow else maximum
-        return jnp.exp2(scores * self.scale - spread(maximum, scores.shape, 0))
+        exponents = scores * self.scale - spread(maximum, scores.shape, 0)
+        capped = self.options.soft_cap is not None and self.sizes.head_dim == powers.HEAD_DIM
+        make = powers.powers_of_two if capped and self.config.in_place else jnp.exp2
+        return make(exponents)
 
     def added(self, total: jax.Array, shrink: jax.Array, p: jax.Array) -> jax.Array:
         """The sums of rows, [rows], with the exponentials of a step [rows, block_kv] added."""

@@ -89,6 +89,8 @@ MOST_ESTIMATES = 3 * len(TILES) + 9 * len(SWAPPED) + 3 * _PAIRED
 _MOST_ROWS, _MOST_REGISTERS = 256, 192
 #: Rows of the result that one transposed tile has.
 _FEW_ROWS = 128
+#: With more rows than this, transposed products take longer than by their estimates.
+_SWAPPED_ROWS = 1024
 #: Bytes of a line of L2, and of its sectors. Rows that are no multiples lie in two of them.
 _LINE_BYTES, _SECTOR_BYTES = 128, 32
 #: Into how many parts K is split at most, and how many steps each of them has at least.
@@ -157,7 +159,8 @@ def default_config(
         found = [*_candidates(work, [x for x in every if x], here), *found]
 
     def likely_us(config: MatmulConfig) -> float:
-        return estimate_us(config, work, here)
+        is_slower = config.swapped and m > _SWAPPED_ROWS
+        return estimate_us(config, work, here) * (H200.swapped_slower if is_slower else 1.0)
 
     likeliest = sorted(found, key=likely_us)[:_PAIRED]
     if not any(length % _LINE_BYTES for length in work.row_bytes):

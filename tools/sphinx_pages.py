@@ -32,6 +32,7 @@ MADE: dict[str, Callable[[], str]] = {
     "picture": door.picture,
     "plgpu_names": plgpu_names.index,
     "records": records.page,
+    "untuned": lambda: attention.untuned_table(attention.groups("untuned")),
 }
 _PLACE = re.compile(r"^<!-- made from the code: (\w+) -->$", re.MULTILINE)
 _NAME = re.compile(r"(?<![`:\w])`([^`]+)`(?![`_])")

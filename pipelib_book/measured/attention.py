@@ -207,6 +207,23 @@ def options_table(found: list[Group]) -> str:
     return results.table(head, rows) if rows else missing("options")
 
 
+def untuned_table(found: list[Group]) -> str:
+    """Speeds beside the best of cuDNN and FlashAttention, of sizes drawn by chance, by kind."""
+    sizes = sorted({group.problem["head_dim"] for group in found})
+    shares = {
+        f"{words}, heads of {head_dim}": [
+            group.share(OURS) for group in like(found, backward=backward, head_dim=head_dim)
+        ]
+        for words, backward in (("forward", False), ("gradients", True))
+        for head_dim in sizes
+    }
+    shares |= {
+        f"{words}, all": [group.share(OURS) for group in like(found, backward=backward)]
+        for words, backward in (("forward", False), ("gradients", True))
+    }
+    return contenders.shares_table("attention", shares) or missing("untuned")
+
+
 def ladder_table(found: list[Group]) -> str:
     """A row for each rung: TFLOP/s ± half the distance between quartiles, for each problem."""
     if not found:

@@ -8,12 +8,16 @@ a sustained run is left out, in which the clock still falls.
 """
 
 import pathlib
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any, NamedTuple, Self
 
 from pallascope.bench.timing import Samples
 from pipelib_book.measured import results
+
+#: A share below this is counted.
+_BEHIND = 0.95
 
 
 class Group(NamedTuple):
@@ -110,6 +114,23 @@ class Group(NamedTuple):
         """A share, as a factor; a dash if there is none."""
         share = self.share(name, of)
         return f"{share:.2f}x" if share else "-"
+
+
+def shares_table(what: str, kinds: Mapping[str, Iterable[float | None]]) -> str:
+    """A row for each kind of problems: the mean of their shares, and how many are far behind.
+
+    Args:
+      what: the problems are.
+      kinds: the shares of each kind, None where one was not measured. A kind without has no row.
+    """
+    rows = []
+    for kind, every in kinds.items():
+        if shares := [share for share in every if share]:
+            mean, behind = statistics.geometric_mean(shares), sum(x < _BEHIND for x in shares)
+            ends = (f"{end(shares):.2f}x" for end in (min, max))
+            rows.append([kind, str(len(shares)), f"{mean:.3f}x", *ends, str(behind)])
+    head = what, "how many", "geometric mean", "least", "most", f"below {_BEHIND}"
+    return results.table(head, rows) if rows else ""
 
 
 def where(found: Iterable[Group]) -> str:

@@ -298,16 +298,15 @@ def _is_odd(problem: dict[str, Any]) -> bool:
 
 def untuned_table(found: list[Group]) -> str:
     """Speeds beside the best of cuBLAS and DeepGEMM, for products that nobody tuned, by kind."""
-    rows = []
-    for kind, is_one in _UNTUNED.items():
-        some = [group for group in found if is_one(group.problem)]
-        every = [group.share(TUNED, group.fastest(CUBLAS, *BUILDS)) for group in some]
-        if shares := [share for share in every if share]:
-            mean, behind = statistics.geometric_mean(shares), sum(x < 0.95 for x in shares)
-            ends = (f"{end(shares):.2f}x" for end in (min, max))
-            rows.append([kind, str(len(shares)), f"{mean:.3f}x", *ends, str(behind)])
-    head = "products", "how many", "geometric mean", "least", "most", "below 0.95"
-    return results.table(head, rows) if rows else missing("untuned")
+    shares = {
+        kind: [
+            group.share(TUNED, group.fastest(CUBLAS, *BUILDS))
+            for group in found
+            if is_one(group.problem)
+        ]
+        for kind, is_one in _UNTUNED.items()
+    }
+    return contenders.shares_table("products", shares) or missing("untuned")
 
 
 def power_table(found: list[Group]) -> str:

@@ -29,6 +29,7 @@ OF_NO_GROUPS = {
         attention.options_table,
         attention.table,
         attention.turns_table,
+        attention.untuned_table,
         attention.variants_table,
         attention.where,
     ],

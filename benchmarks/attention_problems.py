@@ -330,9 +330,8 @@ class InFa3(InTorch):
         out = self._torch.empty_like(q)
         options = {} if contender.soft_cap is None else dict(soft_cap=contender.soft_cap)
         if (ends := contender.ends) is not None:
-            options |= dict(longest=peers.longest(ends))
-            ends = self._torch.tensor(ends, dtype=self._torch.int32, device=q.device)
-            options |= dict(ends=ends)
+            there = self._torch.tensor(ends, dtype=self._torch.int32, device=q.device)
+            options |= dict(ends=there, longest=peers.longest(ends))
         forward = functools.partial(built.fa3_forward, q, k, v, causal, out, scale=1.0, **options)
         self._launch = lambda: (forward(lse=None),)
         if problem.backward:

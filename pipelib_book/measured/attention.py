@@ -210,15 +210,10 @@ def options_table(found: list[Group]) -> str:
 def untuned_table(found: list[Group]) -> str:
     """Speeds beside the best of cuDNN and FlashAttention, of sizes drawn by chance, by kind."""
     sizes = sorted({group.problem["head_dim"] for group in found})
+    kinds = {f"heads of {size}": dict(head_dim=size) for size in sizes} | {"all": {}}
     shares = {
-        f"{words}, heads of {head_dim}": [
-            group.share(OURS) for group in like(found, backward=backward, head_dim=head_dim)
-        ]
-        for words, backward in (("forward", False), ("gradients", True))
-        for head_dim in sizes
-    }
-    shares |= {
-        f"{words}, all": [group.share(OURS) for group in like(found, backward=backward)]
+        f"{words}, {kind}": [group.share(OURS) for group in like(found, backward=backward, **asked)]
+        for kind, asked in kinds.items()
         for words, backward in (("forward", False), ("gradients", True))
     }
     return contenders.shares_table("attention", shares) or missing("untuned")

@@ -8,9 +8,8 @@ a sustained run is left out, in which the clock still falls.
 """
 
 import pathlib
-import statistics
 from collections.abc import Iterable, Mapping
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any, NamedTuple, Self
 
 from pallascope.bench.timing import Samples
@@ -126,7 +125,7 @@ def shares_table(what: str, kinds: Mapping[str, Iterable[float | None]]) -> str:
     rows = []
     for kind, every in kinds.items():
         if shares := [share for share in every if share]:
-            mean, behind = statistics.geometric_mean(shares), sum(x < _BEHIND for x in shares)
+            mean, behind = geometric_mean(shares), sum(x < _BEHIND for x in shares)
             ends = (f"{end(shares):.2f}x" for end in (min, max))
             rows.append([kind, str(len(shares)), f"{mean:.3f}x", *ends, str(behind)])
     head = what, "how many", "geometric mean", "least", "most", f"below {_BEHIND}"

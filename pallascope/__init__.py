@@ -4,9 +4,9 @@
 pipelib's or any other; nothing behind it needs JAX. `check` looks for races, deadlocks and misused
 barriers in a program, for every schedule of its threads, and `play` shows one. `simulate` runs a
 program on a `Machine`, which gives a `Timeline` to draw: as a figure (`plot`), as a `player` to
-step through, or for Perfetto; `critical` says which cycle of waits sets its pace. `explore` does
-all of this anew as a kernel's parameters change, and `sweep` does it beforehand, for pages without
-a kernel. `predict` says how long a whole launch takes. `compiled` says what ptxas and the machine
+step through, or for Perfetto; it knows which cycle of waits sets its pace. `explore` does all of
+this anew as a kernel's parameters change, and `sweep` does it beforehand, for pages without a
+kernel. `predict` says how long a whole launch takes. `compiled` says what ptxas and the machine
 code say of a kernel.
 `pallascope.tuning` searches for a kernel's configuration, `pallascope.testing` is for tests, and
 `python -m pallascope` for a shell. None of them needs a GPU.
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pallascope.checking.check import check as check
     from pallascope.compiling import compiled as compiled
     from pallascope.critical_cycle import Critical as Critical
-    from pallascope.critical_cycle import critical as critical
     from pallascope.drawing.perfetto import to_perfetto as to_perfetto
     from pallascope.drawing.player import Setting as Setting
     from pallascope.drawing.player import player as player
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from pallascope.simulating.simulate import simulate as simulate
     from pallascope.sliders import explore as explore
     from pallascope.sliders import sweep as sweep
-    from pallascope.timeline import Span as Span
+    from pallascope.spans import Span as Span
     from pallascope.timeline import Timeline as Timeline
     from pallascope.tracing.trace import trace as trace
     from pallascope.verifying import Verdict as Verdict
@@ -57,7 +56,7 @@ else:
     _NAMES = {
         "checking.check": "check",
         "compiling": "compiled",
-        "critical_cycle": "Critical critical",
+        "critical_cycle": "Critical",
         "drawing.perfetto": "to_perfetto",
         "drawing.player": "Setting player",
         "drawing.plot": "plot",
@@ -69,7 +68,8 @@ else:
         "simulating.launch": "Launch",
         "simulating.simulate": "simulate",
         "sliders": "explore sweep",
-        "timeline": "Span Timeline",
+        "spans": "Span",
+        "timeline": "Timeline",
         "tracing.trace": "trace",
         "verifying": "Verdict verify",
     }

@@ -1,4 +1,4 @@
-"""`critical`: the cycle of waits that sets how long a step of a pipeline takes.
+"""`Critical`: the cycle of waits that sets how long a step of a pipeline takes.
 
 The model. In the steady state every step does the same things, each a *period* later than the step
 before. Each thing is late for one other thing (`Span.after`): what its thread did before, what its
@@ -19,20 +19,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pallascope.arguments import TIMELINE, expect
-from pallascope.timeline import Source, Span, SpanKind, Timeline
+from pallascope.spans import Span, SpanKind
 
 #: How far a cycle's ratio may be from the period of the steady state, since steps are not all
 #: alike; and how far at most if no better cycle is looked for. The most steps of a cycle.
 _TOLERANCE, _EXACT, _MOST_STEPS = 0.02, 1e-4, 32
-#: The most things that a text names.
-_MOST_WORDS = 12
+#: The most things that a text has in their order, and the most that it names of more.
+_MOST_IN_ORDER, _MOST_NAMED = 12, 5
+#: What is shorter is in no text, and does not say what bounds a kernel.
+_LEAST_CYCLES = 0.5
 
 
 class Hop(NamedTuple):
-    """A thing on the way: its span's number, and cycles until the next thing."""
+    """A thing on the way: its span and the span's number, and cycles until the next thing."""
 
-    span: int
+    number: int
+    span: Span
     cycles: float
 
 
@@ -41,19 +43,11 @@ class Critical:
     """The critical cycle of a timeline.
 
     Attributes:
-      timeline: the simulated one.
       hops: the things, in order; the last one is followed by the first, `steps` steps later.
       cycles: of all of them.
       steps: how many steps the cycle goes over.
-
-    Example:
-      >>> a = jax.ShapeDtypeStruct((2048, 2048), jnp.bfloat16)
-      >>> program = pallascope.trace(pipelib.kernels.matmul, a, a)
-      >>> print(pallascope.critical(pallascope.simulate(program, pallascope.H200)))
-      load ... -> ... cycles for ...
     """
 
-    timeline: Timeline
     hops: tuple[Hop, ...]
     cycles: float
     steps: int
@@ -63,43 +57,60 @@ class Critical:
         """How long a step takes, in cycles."""
         return self.cycles / self.steps
 
+    @property
+    def kinds(self) -> set[SpanKind]:
+        """The kinds of things that take time on the cycle."""
+        return {hop.span.kind for hop in self.hops if hop.cycles >= _LEAST_CYCLES}
+
+    @property
+    def lanes(self) -> set[int]:
+        """The lanes on which the cycle takes time."""
+        return {hop.span.lane for hop in self.hops if hop.cycles >= _LEAST_CYCLES}
+
     def __str__(self) -> str:
-        """As "load b (780) -> multiply (512) -> arrive (149): 1,441 cycles for 2 steps"."""
-        spans = self.timeline.spans
-        parts: list[tuple[tuple[int | None, int | None], str, float]] = []
-        for number, cycles in self.hops:
-            span = spans[number]
-            op = span.thread, span.op  # of a load, its issue and its copy
-            before = parts.pop()[2] if parts and parts[-1][0] == op else 0.0
-            parts.append((op, span.text.partition(",")[0], before + cycles))
-        words = [f"{text} ({cycles:,.0f})" for _, text, cycles in parts if cycles >= 0.5]
-        if len(words) > _MOST_WORDS:
-            words[_MOST_WORDS:] = [f"{len(words) - _MOST_WORDS} more"]
+        """As "load b (780) -> multiply (512) -> arrive (149): 1,441 cycles for 2 steps".
+
+        Of a cycle of many things, it names those that take most of a step.
+        """
+        parts = self._parts()
+        if len(parts) > _MOST_IN_ORDER:
+            each: Counter[str] = Counter()
+            for text, cycles in parts:
+                each[text] += cycles / self.steps  # pyright: ignore[reportArgumentType]
+            most = [f"{text} ({cycles:,.0f})" for text, cycles in each.most_common(_MOST_NAMED)]
+            return f"{self.cycles_per_step:,.0f} cycles a step, most of them {', '.join(most)}"
+        words = " -> ".join(f"{text} ({cycles:,.0f})" for text, cycles in parts)
         steps = "a step" if self.steps == 1 else f"{self.steps} steps"
-        return f"{' -> '.join(words)}: {self.cycles:,.0f} cycles for {steps}"
+        return f"{words}: {self.cycles:,.0f} cycles for {steps}"
+
+    def _parts(self) -> list[tuple[str, float]]:
+        """The things that take time, in words; an issue and what it starts are one."""
+        found: list[tuple[str, float]] = []
+        last: tuple[int | None, int | None] | None = None
+        for _, span, cycles in self.hops:
+            op, before = (span.thread, span.op), 0.0
+            if op == last and found:
+                before = found.pop()[1]
+            found.append((span.text.partition(",")[0], before + cycles))
+            last = op
+        return [(text, cycles) for text, cycles in found if cycles >= _LEAST_CYCLES]
 
 
-def critical(timeline: Timeline) -> Critical | None:
-    """The critical cycle of a simulated timeline's steady state; None where there is none.
+def critical(
+    spans: tuple[Span, ...], lane: int, stop: float, cycles_per_step: float
+) -> Critical | None:
+    """The critical cycle of a simulated steady state; None if none is found.
 
-    Raises:
-      TypeError: it is not a Timeline.
-
-    Example:
-      >>> a = jax.ShapeDtypeStruct((2048, 2048), jnp.bfloat16)
-      >>> program = pallascope.trace(pipelib.kernels.matmul, a, a)
-      >>> found = pallascope.critical(pallascope.simulate(program, pallascope.H200))
-      >>> found.cycles_per_step == found.cycles / found.steps
-      True
+    Args:
+      spans: of the timeline.
+      lane: of the thread that the steady state is seen from.
+      stop: where it ends, in cycles.
+      cycles_per_step: how long a step of it takes.
     """
-    expect("A critical cycle", timeline, *TIMELINE)
-    steady = timeline.steady()
-    if timeline.source is not Source.SIMULATED or steady is None:
-        return None
-    spans, things = timeline.spans, _things(timeline.spans)
+    things = _things(spans)
     last = max(
-        (i for i, span in enumerate(spans) if span.lane == steady.lane and span.step),
-        key=lambda i: (spans[i].start <= steady.stop, spans[i].start),
+        (i for i, span in enumerate(spans) if span.lane == lane and span.step),
+        key=lambda i: (spans[i].start <= stop, spans[i].start),
     )
     path: list[int] = []
     seen: defaultdict[_Thing, list[int]] = defaultdict(list)
@@ -107,11 +118,9 @@ def critical(timeline: Timeline) -> Critical | None:
     for number in _before(spans, last):
         thing, turn = things[number]
         for at in reversed(seen[thing][-_MOST_STEPS:]):
-            steps, cycles = (
-                things[path[at]][1] - turn,
-                _moment(spans[path[at]]) - _moment(spans[number]),
-            )
-            off = abs(cycles / steps / steady.cycles_per_step - 1)
+            steps = things[path[at]][1] - turn
+            cycles = _moment(spans[path[at]]) - _moment(spans[number])
+            off = abs(cycles / steps / cycles_per_step - 1)
             if off < least:
                 best, least = (at, len(path)), off
         seen[thing].append(len(path))
@@ -122,9 +131,9 @@ def critical(timeline: Timeline) -> Critical | None:
         return None
     ways = path[best[0] : best[1] + 1][::-1]
     times = [_moment(spans[i]) for i in ways]
-    hops = [Hop(i, after - before) for i, before, after in zip(ways, times, times[1:])]
+    hops = [Hop(i, spans[i], end - begin) for i, begin, end in zip(ways, times, times[1:])]
     steps = things[ways[-1]][1] - things[ways[0]][1]
-    return Critical(timeline, tuple(hops), times[-1] - times[0], steps)
+    return Critical(tuple(hops), times[-1] - times[0], steps)
 
 
 #: A thing of every step: its thread, kind, line and scope, and its number among equals of a step.

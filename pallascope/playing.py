@@ -20,7 +20,8 @@ from pallascope.interleaving import Interleaving, Spot
 from pallascope.lanes import Lanes
 from pallascope.program import Engine, Kind, Op, Program
 from pallascope.report import Report
-from pallascope.timeline import Source, Span, SpanKind, Timeline
+from pallascope.spans import Span, SpanKind
+from pallascope.timeline import Source, Timeline
 
 # A step, in formats that know times only.
 _STEPS_PER_SECOND = 1e6

@@ -28,7 +28,8 @@ import jax
 
 from pallascope.lanes import thread_names
 from pallascope.program import Program
-from pallascope.timeline import Source, Span, SpanKind, Timeline
+from pallascope.spans import Span, SpanKind
+from pallascope.timeline import Source, Timeline
 
 
 def write_profile(

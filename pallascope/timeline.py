@@ -1,22 +1,8 @@
 """`Timeline`: who was busy when, in cycles; simulated or measured, drawn by the same code.
 
-The model. A lane is something that works: a Pallas thread, the TMA engine, the tensor core. A span
-is one thing that a lane did from `start` to `stop`. Spans of one thread do not overlap and are in
+The model. A timeline has spans (`spans`) on lanes. Spans of one thread do not overlap and are in
 order; copies of the TMA lane may overlap. A thread without a span is idle. A wait's `cause` is the
 span whose end let it go on.
-
-=========  =========================================================================================
-kind       what the lane does
-=========  =========================================================================================
-issue      a thread starts something asynchronous or arrives on a barrier
-wait       a thread waits: for a barrier, the tensor core or its stores
-access     a thread reads or writes memory ordinarily
-compute    a thread does arithmetic in registers
-load       the TMA engine copies GMEM to SMEM
-store      the TMA engine copies SMEM to GMEM
-wgmma      the tensor core multiplies
-scope      a named scope of a thread, around other spans
-=========  =========================================================================================
 
 Words. At each moment a lane is one of three things:
 
@@ -50,11 +36,15 @@ rate is the rate within a tile, though the steady state goes over many tiles. (T
 steps have no rate of their own; there, all steps count as steps of one tile.) A
 timeline of one block does not have the waves of the grid.
 
-What bounds it. A unit bounds a kernel if it is busy 90 % of the interval; of two such units, the
-busier one does. If neither is so busy, the kernel is bound by what the thread of the steady state
-waits for most, or by that thread's own work if it works more than it waits for any one thing. Waits
-for loads are a matter of bandwidth if most loads start later than they were asked for, and the port
-is busy for half of the interval at least, as far as that is known. Else they are one of latency.
+What bounds it. Where the simulated steady state has a critical cycle (`critical_cycle`), that does:
+it says by how much a step would be shorter if a part of it were. If one unit or one thread does all
+of it, that bounds the kernel; else `bound` says, too, what the busiest of them needs for a step: no
+order of the same work is faster. Where there is no such cycle, as in what was measured, a unit
+bounds a kernel if it is busy 90 % of the interval; of two such units, the busier one does. If
+neither is so busy, the kernel is bound by what the thread of the steady state waits for most, or by
+that thread's own work if it works more than it waits for any one thing. Waits for loads are a
+matter of bandwidth if most loads start later than they were asked for, and the port is busy for
+half of the interval at least, as far as that is known. Else they are one of latency.
 
 Source: this project's own.
 """
@@ -68,27 +58,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import NamedTuple
 
-
-class SpanKind(enum.StrEnum):
-    """What a lane does in a span; equal to its name, so `span.kind == SpanKind.WAIT` holds."""
-
-    LOAD = "load"
-    STORE = "store"
-    WGMMA = "wgmma"
-    COMPUTE = "compute"
-    ACCESS = "access"
-    ISSUE = "issue"
-    WAIT = "wait"
-    SCOPE = "scope"
-
-    __repr__ = str.__repr__
-
-    @classmethod
-    def _missing_(cls, value: object) -> None:
-        raise ValueError(
-            f"{value!r} is not a kind of span, so there is no colour for it: give one of"
-            f" {', '.join(cls)}."
-        )
+from pallascope.critical_cycle import Critical, critical
+from pallascope.spans import ENGINES, Span, SpanKind
 
 
 class Source(enum.StrEnum):
@@ -112,43 +83,6 @@ class Source(enum.StrEnum):
 
 
 _LOADS = "TMA loads"  # how the lane of an SM's loads ends
-# What TMA and the tensor core do, while the thread that asked for it goes on.
-ENGINES = (SpanKind.LOAD, SpanKind.STORE, SpanKind.WGMMA)
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One thing that a lane did; `lane` is an index into `Timeline.lanes`, times are in cycles.
-
-    `thread` and `op` say which op of the program it is, None if it was measured; `buffer` the short
-    name of the one buffer that it is about, if one, and `slot` the slot of the ring; `text` is a
-    sentence on it; `cause` is an index into `Timeline.spans`. So is `after`: the span but for which
-    this one would have begun earlier, or, of a wait, ended earlier; None if there is none.
-
-    Example:
-      >>> load = Span(lane=1, start=50.0, stop=900.0, kind="load", slot=0)
-      >>> load.stop - load.start
-      850.0
-    """
-
-    lane: int
-    start: float
-    stop: float
-    kind: SpanKind
-    text: str = ""
-    slot: int | None = None
-    step: tuple[int, ...] = ()
-    line: str | None = None
-    thread: int | None = None
-    op: int | None = None
-    cause: int | None = None
-    scope: str = ""
-    buffer: str = ""
-    after: int | None = None
-
-    def __post_init__(self) -> None:
-        if type(self.kind) is not SpanKind:
-            object.__setattr__(self, "kind", SpanKind(self.kind))
 
 
 class _Step(NamedTuple):
@@ -393,8 +327,44 @@ class Timeline:
             steps[lane] = [s for s in each if any(span.kind != SpanKind.ISSUE for span in s.spans)]
         return steps
 
+    def critical(self) -> Critical | None:
+        """The critical cycle of the simulated steady state; None where there is none.
+
+        Example:
+          >>> a = jax.ShapeDtypeStruct((2048, 2048), jnp.bfloat16)
+          >>> program = pallascope.trace(pipelib.kernels.matmul, a, a)
+          >>> print(pallascope.simulate(program, pallascope.H200).critical())
+          load ... -> ... cycles for ...
+        """
+        steady = self.steady() if self.source is Source.SIMULATED else None
+        if steady is None:
+            return None
+        return critical(self.spans, steady.lane, steady.stop, steady.cycles_per_step)
+
     def bound(self) -> str:
-        """A sentence on what bounds the kernel: a unit in use, or what a thread waits for most."""
+        """A sentence on what bounds it: the critical cycle, or else a unit or what it waits for."""
+        found = self.critical()
+        if found is None:
+            return self._bound_of_shares()
+        lanes = {self.lanes[lane] for lane in found.lanes}
+        if found.kinds <= {SpanKind.LOAD, SpanKind.STORE}:
+            return f"memory bandwidth: {found}"
+        if len(lanes) == 1 and (found.kinds == {SpanKind.WGMMA} or not found.kinds & {*ENGINES}):
+            return f"{lanes.pop()}: {found}"
+        most, share = self._busiest()
+        if share >= _ALWAYS:  # also with what other blocks on the SM do
+            return self._bound_of_shares()
+        return f"latency: {found}; {most} alone needs {share * found.cycles_per_step:,.0f} a step"
+
+    def _busiest(self) -> tuple[str, float]:
+        """The thread or unit that is busiest, and for which fraction of the interval."""
+        threads = {self.lanes[span.lane] for span in self.spans if span.kind not in ENGINES}
+        busy = {use.lane: use.busy for use in self.uses() if use.lane in threads}
+        busy |= {f"the {use.name}": use.busy for use in self.units()}
+        return max(busy.items(), key=lambda item: item[1])
+
+    def _bound_of_shares(self) -> str:
+        """A sentence on the unit that is nearly always busy, or on what a thread waits for most."""
         start, stop, where = self.interval()
         if stop <= start:
             return "nothing: no time passes"
@@ -465,6 +435,7 @@ _LIMITS = {
     Unit.TENSOR_CORE: f"{Unit.TENSOR_CORE}:",
     Unit.GMEM_PORT: f"memory bandwidth: the {Unit.GMEM_PORT} is",
 }
+_ALWAYS = 0.99  # the fraction of an interval that is as good as all of it
 _FARTHEST = 32  # steps between the two that make a slope
 # Why a thread waits: the kind of span that ends its wait, and what the wait is called.
 _Reason = tuple[SpanKind | None, str]

@@ -62,7 +62,8 @@ import pallascope
 from pallascope.machine import Machine
 from pallascope.program import Buffer, Kind, Op, Program, Role, Space
 from pallascope.report import count
-from pallascope.timeline import Span, SpanKind, Timeline
+from pallascope.spans import Span, SpanKind
+from pallascope.timeline import Timeline
 from pallascope.verifying import BlockChoice
 from pipelib_book.beside import Beside
 from pipelib_book.in_flight import (

@@ -9,7 +9,8 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from pallascope.timeline import Source, SpanKind, Timeline
+from pallascope.spans import SpanKind
+from pallascope.timeline import Source, Timeline
 from pipelib_book.measured import results
 
 

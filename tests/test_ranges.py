@@ -145,7 +145,7 @@ CALLS = {
     "matmul": (traced(made.matmul), dict(a=ONES, b=ONES.T)),
     "rms_norm": (traced(made.rms_norm), dict(x=ONES)), "Op": (ps.Op, dict(kind="fence", thread=0)),
     "softmax": (traced(made.softmax), dict(x=ONES)), "Machine.loaded": (H200.loaded, dict(use=0.5)),
-    "critical": (ps.critical, dict(timeline=TIMELINE)),
+    "Timeline.critical": (TIMELINE.critical, {}),
     "Program": (ps.Program, dict(name="one", threads=())),
     "sweep": (ps.sweep, dict(kernel_factory=FACTORY)),
     "Program.renamed": (PROGRAM.renamed, dict(name="one")),

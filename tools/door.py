@@ -24,7 +24,8 @@ import pallascope
 from pallascope import Program, Setting
 from pallascope.drawing.picture import LOOKS
 from pallascope.drawing.picture import picture as drawn
-from pallascope.timeline import SpanKind, Timeline, Unit
+from pallascope.spans import SpanKind
+from pallascope.timeline import Timeline, Unit
 from pipelib.kernels import matmul
 from pipelib_book.laboratory import Subject
 from pipelib_book.matmul_ladder import RUNGS

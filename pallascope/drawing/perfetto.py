@@ -16,7 +16,8 @@ from pallascope.arguments import TIMELINE, expect
 from pallascope.drawing.paths import relative_paths
 from pallascope.drawing.picture import LOOKS, headline, pack, remarks
 from pallascope.program import path_of
-from pallascope.timeline import Span, SpanKind, Timeline
+from pallascope.spans import Span, SpanKind
+from pallascope.timeline import Timeline
 
 _PROCESS = 1
 type _Event = dict[str, Any]  # or another object of the format, as JSON writes it

@@ -25,7 +25,8 @@ from numbers import Real
 from typing import NamedTuple, assert_never
 
 from pallascope.arguments import TIMELINE, expect
-from pallascope.timeline import Span, SpanKind, Timeline
+from pallascope.spans import Span, SpanKind
+from pallascope.timeline import Timeline
 
 EDGE = "#777777"
 ROW, SCOPE_ROW, LANE_GAP = 20, 14, 8

@@ -49,7 +49,8 @@ from pallascope.drawing.paths import relative_paths
 from pallascope.drawing.picture import EDGE, LOOKS, Picture, headline, picture, remarks
 from pallascope.program import path_of, step_name
 from pallascope.sources import text_of
-from pallascope.timeline import Span, Timeline, duration, percent
+from pallascope.spans import Span
+from pallascope.timeline import Timeline, duration, percent
 
 MAX_BYTES = 200_000
 # A setting as the script reads it, by the names that the script uses.

@@ -36,7 +36,8 @@ from pallascope.drawing.picture import (
     picture,
     remarks,
 )
-from pallascope.timeline import SpanKind, Timeline
+from pallascope.spans import SpanKind
+from pallascope.timeline import Timeline
 
 # Stands for the page's text colour until the SVG is written; black to the eye.
 _INK = "#010101"

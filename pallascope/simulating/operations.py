@@ -58,7 +58,7 @@ from pallascope.simulating.recorder import Recorder
 from pallascope.simulating.semaphores import Semaphores
 from pallascope.simulating.threads import Done, Group, Thread
 from pallascope.simulating.units import Port, Server, Sm
-from pallascope.timeline import SpanKind
+from pallascope.spans import SpanKind
 
 
 class Operations:

@@ -13,7 +13,7 @@ from pallascope.frozen import maker
 from pallascope.lanes import Lanes
 from pallascope.program import Op, Program
 from pallascope.simulating.threads import Thread
-from pallascope.timeline import ENGINES, Span, SpanKind
+from pallascope.spans import ENGINES, Span, SpanKind
 
 _make_span = maker(Span)
 

@@ -18,7 +18,8 @@ from pallascope.simulating.recorder import Recorder
 from pallascope.simulating.threads import Thread
 from pallascope.simulating.traffic import share_of_sm
 from pallascope.simulating.units import Sm
-from pallascope.timeline import Source, SpanKind, Timeline
+from pallascope.spans import SpanKind
+from pallascope.timeline import Source, Timeline
 
 
 class Run:

@@ -31,7 +31,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from pallascope.drawing.picture import EDGE, LOOKS
-from pallascope.timeline import SpanKind
+from pallascope.spans import SpanKind
 
 # Units: the size of text, the distance of its lines, the margin on all sides, and a phone's width.
 TEXT, LINE, MARGIN = 12, 16, 3

@@ -1,7 +1,8 @@
-"""`pallascope.critical`: beside a maximum cycle ratio worked out by itself, and beside changes."""
+"""`Timeline.critical`: beside a maximum cycle ratio worked out by itself, and beside changes."""
 
 import dataclasses
 import itertools
+import re
 
 import jax.numpy as jnp
 import pytest
@@ -13,7 +14,7 @@ import pallascope
 from pallascope.program import Kind
 from pallascope.simulating.costs import Costs
 from pallascope.simulating.traffic import best_l2_hits, share_of_sm
-from pallascope.timeline import SpanKind
+from pallascope.spans import SpanKind
 from tests.pallascope.kernels import add_one, like, of, tiles
 
 STEPS, TILE = 200, 64
@@ -112,6 +113,11 @@ def ratio(edges):
     return high
 
 
+def simulated(call):
+    """The timeline of a call, which is a kernel and its arrays, on an H200."""
+    return pallascope.simulate(pallascope.trace(*call), pallascope.H200)
+
+
 # Not of two cycles whose ratios are nearly the same: in 200 steps the larger one need not win.
 RINGS = [
     (slots, unfinished, rows, columns)
@@ -129,7 +135,7 @@ def test_a_ring_s_period_is_its_maximum_cycle_ratio(made):
     program, machine = pallascope.trace(*ring(*made)), pallascope.H200
     timeline = pallascope.simulate(program, machine)
     expected = ratio(constraints(program, machine, slots, unfinished))
-    found = pallascope.critical(timeline)
+    found = timeline.critical()
     assert found.cycles_per_step == pytest.approx(expected, rel=1e-3)
     assert timeline.steady().cycles_per_step == pytest.approx(expected, rel=1e-3)
     assert sum(hop.cycles for hop in found.hops) == pytest.approx(found.cycles)
@@ -140,8 +146,8 @@ def test_a_ring_s_period_is_its_maximum_cycle_ratio(made):
 def test_a_change_on_the_cycle_changes_the_period(made):
     """By how often the cycle has it, over its steps; what is not on it changes nothing."""
     program, machine = pallascope.trace(*ring(*made)), pallascope.H200
-    found = pallascope.critical(pallascope.simulate(program, machine))
-    spans = [found.timeline.spans[hop.span] for hop in found.hops]
+    found = pallascope.simulate(program, machine).critical()
+    spans = [hop.span for hop in found.hops]
     kinds = [span.kind for span in spans]
     arrivals = sum(
         kind == SpanKind.ISSUE and span.text == "arrive" for kind, span in zip(kinds, spans)
@@ -154,31 +160,35 @@ def test_a_change_on_the_cycle_changes_the_period(made):
     }
     for field, count in times.items():
         slower = machine.changed(**{field: getattr(machine, field) + 1.0})
-        other = pallascope.critical(pallascope.simulate(program, slower))
+        other = pallascope.simulate(program, slower).critical()
         assert other.steps == found.steps
         assert other.cycles - found.cycles == pytest.approx(count, abs=1e-2), field
 
 
 def test_what_it_says():
     """An issue and what it starts are one; what takes no time is left out."""
-    found = pallascope.critical(
-        pallascope.simulate(pallascope.trace(*ring(2, 0, 64, 64)), pallascope.H200)
-    )
-    text = str(found)
+    text = str(simulated(ring(2, 0, 64, 64)).critical())
     assert text.count("load a_smem") == text.count("load b_smem") == text.count("arrive") == 1
     assert "waits" not in text and text.endswith("cycles for 2 steps")
 
 
 @pytest.mark.parametrize("source", ["measured", "order"])
 def test_of_what_was_not_simulated_there_is_none(source):
-    timeline = pallascope.simulate(pallascope.trace(*ring(2, 0, 64, 64)), pallascope.H200)
-    assert pallascope.critical(dataclasses.replace(timeline, source=source)) is None
+    timeline = simulated(ring(2, 0, 64, 64))
+    assert dataclasses.replace(timeline, source=source).critical() is None
 
 
 def test_without_a_steady_state_there_is_none():
-    assert (
-        pallascope.critical(
-            pallascope.simulate(pallascope.trace(add_one, like(64, 64)), pallascope.H200)
-        )
-        is None
-    )
+    assert simulated((add_one, like(64, 64))).critical() is None
+
+
+def test_of_many_things_it_names_those_that_take_most():
+    def kernel(x, o):
+        @pl.loop(0, STEPS)
+        def _(step):
+            for n in range(20):
+                o[pl.ds(n, 1)] = jnp.exp(x[pl.ds(n, 1)]) + step
+
+    found = simulated((of(kernel), like(64, 64))).critical()
+    assert len(found.hops) > 12
+    assert re.fullmatch(r"[\d,]+ cycles a step, most of them [^>]*", str(found)), str(found)

@@ -21,7 +21,8 @@ from pallascope.program import (
 )
 from pallascope.report import Finding, FindingKind
 from pallascope.simulating import operations
-from pallascope.timeline import ENGINES, Source, Span, SpanKind, Timeline
+from pallascope.spans import ENGINES, Span, SpanKind
+from pallascope.timeline import Source, Timeline
 from tests.pallascope import build
 
 

@@ -52,10 +52,15 @@ def test_a_good_outcome_says_how_busy_the_tensor_core_is():
     assert (core.unit, port.unit) == ("tensor core", "GMEM port") and 0 < core.busy < 1
     where = "of the steady state"
     assert setting.outcome == f"no finding; tensor core busy {core.busy:.0%} {where}"
-    assert setting.details.splitlines() == [
-        f"Bound: {setting.timeline.bound()}.",
-        f"The GMEM port is busy {port.busy:.0%} {where}.",
-    ]
+    bound = setting.timeline.bound()
+    assert re.fullmatch(r"latency: load .*; the GMEM port alone needs [\d,]+ a step", bound)
+    assert setting.details == f"Bound: {bound}."
+
+
+def test_what_bounds_it_does_not_name_is_said_besides():
+    (setting,) = sweep(matmul, slots=[2], steps=[12], sm_bytes_per_cycle=[4000.0])
+    assert "GMEM port" not in setting.timeline.bound()
+    assert re.search(r"The GMEM port is busy \d+% of the steady state\.$", setting.details)
 
 
 def test_outcome_and_bound_are_of_one_interval():
@@ -64,7 +69,8 @@ def test_outcome_and_bound_are_of_one_interval():
     for setting in found:
         name = setting.timeline.interval().name
         said = [setting.outcome, *setting.details.splitlines()]
-        assert all(f" of {name}" in line for line in said)
+        steps = " step" if name == "the steady state" else " of "
+        assert all(f" of {name}" in line or steps in line for line in said)
         start, stop, _ = setting.timeline.interval()
         assert setting.timeline.uses() == setting.timeline.uses(start, stop)
     assert {setting.timeline.interval().name for setting in found} == {

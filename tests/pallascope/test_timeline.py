@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallascope.simulating.simulate import simulate
-from pallascope.timeline import LaneUse, Span, Steady, Timeline, percent
+from pallascope.spans import Span
+from pallascope.timeline import LaneUse, Steady, Timeline, percent
 from tests.pallascope.timelines import ring as drawn_ring
 from tests.pallascope.toy import TOY, ring
 

@@ -1,6 +1,7 @@
 """Timelines to draw, from a small pipeline worked out by hand: no simulator here."""
 
-from pallascope.timeline import Span, Timeline
+from pallascope.spans import Span
+from pallascope.timeline import Timeline
 
 LANES = ("memory thread", "compute thread 0", "TMA", "tensor core")
 

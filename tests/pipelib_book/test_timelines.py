@@ -1,6 +1,7 @@
 """`pipelib_book.timelines`: a scope that is not there; chapter 13 shows all else of its tables."""
 
-from pallascope.timeline import Source, Span, Timeline
+from pallascope.spans import Span
+from pallascope.timeline import Source, Timeline
 from pipelib_book import timelines
 
 

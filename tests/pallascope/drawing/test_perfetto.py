@@ -5,7 +5,7 @@ import itertools
 import json
 
 import pallascope
-from pallascope.timeline import Span
+from pallascope.spans import Span
 from tests.pallascope.timelines import ring
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pallascope.drawing import picture as pictures
 from pallascope.drawing.picture import EDGE, LOOKS, picture
-from pallascope.timeline import Span
+from pallascope.spans import Span
 from tests.pallascope.timelines import ring
 
 # The pages that figures stand on: the book's light and dark (sphinx-book-theme), JupyterLab's

@@ -13,7 +13,8 @@ import pytest
 import pallascope
 from pallascope.drawing.picture import LOOKS, picture
 from pallascope.drawing.player import MAX_BYTES, Setting, player
-from pallascope.timeline import Span, duration
+from pallascope.spans import Span
+from pallascope.timeline import duration
 from tests.pallascope.timelines import LANES, ring
 from tests.players import packed
 

@@ -8,7 +8,7 @@ from jax.experimental.pallas.ops.gpu import blackwell_matmul_mgpu
 
 import pallascope
 from pallascope.simulating.costs import Costs
-from pallascope.timeline import SpanKind
+from pallascope.spans import SpanKind
 from tests.pallascope import blackwell
 from tests.pallascope.kernels import like
 from tests.pallascope.toy import TOY

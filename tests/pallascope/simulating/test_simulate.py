@@ -553,20 +553,29 @@ def test_steady_state_of_a_bounded_ring():
     found = simulate(ring(40, 4, 5), TOY, l2_hits=1)
     steady = found.steady()
     assert steady.cycles_per_step == 20
-    assert found.bound() == "memory bandwidth: the GMEM port is busy 100% of the steady state"
-    assert replace(found, gmem=()).bound() == (
+    assert found.bound() == "memory bandwidth: load x (20): 20 cycles for a step"
+    assert replace(found, spans=alone(found)).bound() == f"{GMEM_BUSY} 100% of the steady state"
+    assert replace(found, spans=alone(found), gmem=()).bound() == (
         "memory bandwidth: 70% of the steady state compute thread 0 waits on produced (load x, TMA"
         " loads)"
     )
     slow = simulate(ring(40, 4, 50), TOY, l2_hits=1)
     assert slow.steady().cycles_per_step == 51
-    assert slow.bound() == "compute thread 0: busy 100% of the steady state with its own work"
+    assert slow.bound() == "compute thread 0: compute (50) -> arrive (1): 51 cycles for a step"
     latent = simulate(ring(40, 1, 5), TOY, l2_hits=1)
-    assert latent.bound().startswith("memory latency: ")
+    assert latent.bound() == (
+        "latency: compute (5) -> arrive (1) -> load x (32): 38 cycles for a step; the GMEM port"
+        " alone needs 20 a step"
+    )
     assert latent.steady().cycles_per_step == 20 + 10 + 2 + 5 + 1
 
 
 GMEM_BUSY = "memory bandwidth: the GMEM port is busy"
+
+
+def alone(timeline):
+    """Its spans, none of which says what it was late for, as in what was measured."""
+    return tuple(replace(span, after=None) for span in timeline.spans)
 
 
 def steps_of(*ops, steps=12):
@@ -580,46 +589,58 @@ def test_stores_alone_are_bound_by_bandwidth_or_not():
     store, group = op("store", bytes=20), op("commit_group")
     read, written = op("wait_store", pending=0, read_only=True), op("wait_store", pending=0)
     near = simulate(steps_of(store, group, read), TOY)
-    assert near.bound() == f"{GMEM_BUSY} 91% of the steady state"
+    assert near.bound().startswith("latency: store (22): 22 cycles for a step; the GMEM port alone")
     far = simulate(steps_of(store, group, written), TOY)
-    assert far.bound().startswith("stores: 93% of the steady state thread 0 waits for its stores")
+    assert far.bound().startswith("latency: store (29): 29 cycles for a step; the GMEM port alone")
     ahead = simulate(steps_of(store, group, op("wait_store", pending=1)), TOY)
-    assert ahead.bound() == f"{GMEM_BUSY} 100% of the steady state"
+    assert ahead.bound() == "memory bandwidth: store (20): 20 cycles for a step"
+    shares = [replace(found, spans=alone(found)).bound() for found in (near, far, ahead)]
+    assert shares[0] == f"{GMEM_BUSY} 91% of the steady state"
+    assert shares[1].startswith("stores: 93% of the steady state thread 0 waits for its stores")
+    assert shares[2] == f"{GMEM_BUSY} 100% of the steady state"
 
 
 def test_ordinary_accesses_of_gmem_are_bound_by_bandwidth_or_not():
     region = toy.region(toy.GMEM, (0, 1), (0, 10))
     write = op("write", writes=(region,), bytes=20)
-    assert simulate(steps_of(write), TOY).bound() == f"{GMEM_BUSY} 100% of the steady state"
-    read = op("read", reads=(region,), bytes=20)
-    said = "thread 0: busy 100% of the steady state with its own work"
-    assert simulate(steps_of(read), TOY, l2_hits=1).bound() == said
+    written = simulate(steps_of(write), TOY)
+    assert written.bound() == "thread 0: write in0 (20): 20 cycles for a step"
+    shares = replace(written, spans=alone(written)).bound()
+    assert shares == f"{GMEM_BUSY} 100% of the steady state"
+    read = simulate(steps_of(op("read", reads=(region,), bytes=20)), TOY, l2_hits=1)
+    assert read.bound() == "thread 0: read in0 (30): 30 cycles for a step"
+    shares = replace(read, spans=alone(read)).bound()
+    assert shares == "thread 0: busy 100% of the steady state with its own work"
 
 
 def test_two_blocks_use_what_one_leaves():
     """A slot's turn takes 38 cycles, 20 of them the bytes'."""
-    alone, both = (simulate(ring(40, 1, 5), TOY, blocks_per_sm=n, l2_hits=1) for n in (1, 2))
-    assert alone.bound().startswith("memory latency: ")
+    one, both = (simulate(ring(40, 1, 5), TOY, blocks_per_sm=n, l2_hits=1) for n in (1, 2))
+    assert one.bound().startswith("latency: compute (5) -> arrive (1) -> load x (32)")
+    assert replace(one, spans=alone(one)).bound().startswith("memory latency: ")
     assert both.bound() == f"{GMEM_BUSY} 100% of the steady state"
-    assert len(both.spans) == len(alone.spans)
+    assert len(both.spans) == len(one.spans)
 
 
 def test_the_share_of_an_sm_is_what_it_uses():
     """Alone it moves 4 bytes a cycle; at the card's rate, a load of 20 takes 20 cycles."""
     fast = replace(TOY, sm_bytes_per_cycle=4)
     found = simulate(ring(40, 4, 5), fast, l2_hits=1)
-    assert found.bound() == f"{GMEM_BUSY} 100% of the steady state"
+    assert found.bound() == "memory bandwidth: load x (20): 20 cycles for a step"
     assert found.gmem == (tuple((2 + 20 * i, 22 + 20 * i) for i in range(40)),)
     slow = simulate(ring(40, 4, 30), fast, l2_hits=1)
-    assert slow.bound() == "compute thread 0: busy 100% of the steady state with its own work"
+    assert slow.bound() == "compute thread 0: compute (30) -> arrive (1): 31 cycles for a step"
 
 
 def test_of_two_units_the_busier_bounds():
     """Products of 100 cycles, and stores of 97 or 103."""
-    for size, said in ((97, "tensor core: busy 100%"), (103, f"{GMEM_BUSY} 100%")):
+    kinds = "tensor core: wgmma acc (100): 100", "memory bandwidth: store (103): 103"
+    shares = "tensor core: busy 100%", f"{GMEM_BUSY} 100%"
+    for size, said, share in zip((97, 103), kinds, shares):
         turn = [op("store", bytes=size), op("commit_group"), product(), op("wgmma_wait", pending=1)]
         found = simulate(steps_of(*turn, op("wait_store", pending=1), steps=40), TOY)
-        assert found.bound() == f"{said} of the steady state"
+        assert found.bound() == f"{said} cycles for a step"
+        assert replace(found, spans=alone(found)).bound() == f"{share} of the steady state"
 
 
 def test_the_blocks_of_a_cluster_have_ports_of_their_own():
@@ -628,7 +649,9 @@ def test_the_blocks_of_a_cluster_have_ports_of_their_own():
     threads = [compute(step, flops=20) for step in range(12)], [write] * 12
     found = simulate(program(*threads, blocks=2), TOY)
     assert [len(uses) for uses in found.gmem] == [0, 12]
-    assert found.bound() == f"{GMEM_BUSY} 100% of the steady state"
+    assert found.bound() == "block 0 thread 0: compute (20): 20 cycles for a step"
+    shares = replace(found, spans=alone(found)).bound()
+    assert shares == f"{GMEM_BUSY} 100% of the steady state"
 
 
 def test_summary_says_it_all():

@@ -14,6 +14,7 @@ It is a timed event graph, whose period is its maximum cycle ratio. Source: F. B
 Not covered: what is not periodic, as steps that differ by their masks.
 """
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,6 +37,11 @@ class Hop(NamedTuple):
     number: int
     span: Span
     cycles: float
+
+    @property
+    def op(self) -> tuple[int | None, int | None]:
+        """The thread and the op of the program that it is of."""
+        return self.span.thread, self.span.op
 
 
 @dataclass(frozen=True)
@@ -84,16 +90,21 @@ class Critical:
         return f"{words}: {self.cycles:,.0f} cycles for {steps}"
 
     def _parts(self) -> list[tuple[str, float]]:
-        """The things that take time, in words; an issue and what it starts are one."""
-        found: list[tuple[str, float]] = []
-        last: tuple[int | None, int | None] | None = None
-        for _, span, cycles in self.hops:
-            op, before = (span.thread, span.op), 0.0
-            if op == last and found:
-                before = found.pop()[1]
-            found.append((span.text.partition(",")[0], before + cycles))
-            last = op
-        return [(text, cycles) for text, cycles in found if cycles >= _LEAST_CYCLES]
+        """The things that take time, in words; an issue and what it starts are one.
+
+        The first is a load, if there is one: what it waits for is told last.
+        """
+        runs = [[*run] for _, run in itertools.groupby(self.hops, lambda hop: hop.op)]
+        if len(runs) > 1 and self.hops[0].op == self.hops[-1].op:
+            runs[0] = runs.pop() + runs[0]
+        runs = [run for run in runs if sum(hop.cycles for hop in run) >= _LEAST_CYCLES]
+        loads = [run[-1].span.kind is SpanKind.LOAD for run in runs]
+        starts = (i for i, is_load in enumerate(loads) if is_load and not loads[i - 1])
+        first = next(starts, 0)
+        return [
+            (run[-1].span.text.partition(",")[0], sum(hop.cycles for hop in run))
+            for run in runs[first:] + runs[:first]
+        ]
 
 
 def critical(

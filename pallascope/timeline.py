@@ -360,7 +360,7 @@ class Timeline:
         """The thread or unit that is busiest, and for which fraction of the interval."""
         threads = {self.lanes[span.lane] for span in self.spans if span.kind not in ENGINES}
         busy = {use.lane: use.busy for use in self.uses() if use.lane in threads}
-        busy |= {f"the {use.name}": use.busy for use in self.units()}
+        busy |= {f"the {use.name}".replace("the block", "block"): use.busy for use in self.units()}
         return max(busy.items(), key=lambda item: item[1])
 
     def _bound_of_shares(self) -> str:

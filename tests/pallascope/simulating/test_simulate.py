@@ -564,7 +564,7 @@ def test_steady_state_of_a_bounded_ring():
     assert slow.bound() == "compute thread 0: compute (50) -> arrive (1): 51 cycles for a step"
     latent = simulate(ring(40, 1, 5), TOY, l2_hits=1)
     assert latent.bound() == (
-        "latency: compute (5) -> arrive (1) -> load x (32): 38 cycles for a step; the GMEM port"
+        "latency: load x (32) -> compute (5) -> arrive (1): 38 cycles for a step; the GMEM port"
         " alone needs 20 a step"
     )
     assert latent.steady().cycles_per_step == 20 + 10 + 2 + 5 + 1
@@ -616,7 +616,7 @@ def test_ordinary_accesses_of_gmem_are_bound_by_bandwidth_or_not():
 def test_two_blocks_use_what_one_leaves():
     """A slot's turn takes 38 cycles, 20 of them the bytes'."""
     one, both = (simulate(ring(40, 1, 5), TOY, blocks_per_sm=n, l2_hits=1) for n in (1, 2))
-    assert one.bound().startswith("latency: compute (5) -> arrive (1) -> load x (32)")
+    assert one.bound().startswith("latency: load x (32) -> compute (5) -> arrive (1)")
     assert replace(one, spans=alone(one)).bound().startswith("memory latency: ")
     assert both.bound() == f"{GMEM_BUSY} 100% of the steady state"
     assert len(both.spans) == len(one.spans)

@@ -80,11 +80,12 @@ class Critical:
         """
         parts = self._parts()
         if len(parts) > _MOST_IN_ORDER:
-            each: Counter[str] = Counter()
+            each: defaultdict[str, float] = defaultdict(float)
             for text, cycles in parts:
-                each[text] += cycles / self.steps  # pyright: ignore[reportArgumentType]
-            most = [f"{text} ({cycles:,.0f})" for text, cycles in each.most_common(_MOST_NAMED)]
-            return f"{self.cycles_per_step:,.0f} cycles a step, most of them {', '.join(most)}"
+                each[text] += cycles / self.steps
+            most = sorted(each.items(), key=lambda item: -item[1])[:_MOST_NAMED]
+            words = ", ".join(f"{text} ({cycles:,.0f})" for text, cycles in most)
+            return f"{self.cycles_per_step:,.0f} cycles a step, most of them {words}"
         words = " -> ".join(f"{text} ({cycles:,.0f})" for text, cycles in parts)
         steps = "a step" if self.steps == 1 else f"{self.steps} steps"
         return f"{words}: {self.cycles:,.0f} cycles for {steps}"

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pallascope import spans
 from pallascope.drawing import picture as pictures
 from pallascope.drawing.picture import EDGE, LOOKS, picture
 from pallascope.spans import Span
@@ -79,9 +80,7 @@ def test_colours_are_told_apart(vision):
 
 
 def test_every_kind_of_a_timeline_has_its_looks():
-    from pallascope import timeline
-
-    table = timeline.__doc__.split("=\n")[2]
+    table = spans.__doc__.split("=\n")[2]
     assert {line.split()[0] for line in table.splitlines() if line[:1].isalpha()} == {*LOOKS}
 
 

@@ -52,6 +52,13 @@ class Critical:
       hops: the things, in order; the last one is followed by the first, `steps` steps later.
       cycles: of all of them.
       steps: how many steps the cycle goes over.
+
+    Example:
+      >>> a = jax.ShapeDtypeStruct((2048, 2048), jnp.bfloat16)
+      >>> program = pallascope.trace(pipelib.kernels.matmul, a, a)
+      >>> found = pallascope.simulate(program, pallascope.H200).critical()
+      >>> found.cycles_per_step == found.cycles / found.steps
+      True
     """
 
     hops: tuple[Hop, ...]

@@ -83,12 +83,13 @@ class Rates(NamedTuple):
       block_start_cycles: from a block's end until the next one runs in its place.
 
     Fitted to the times of 450 configurations of 17 products with few rows on an H200, which are in
-    no record, if nothing else is said:
+    no record, if nothing else is said (*: to those of 1,288 configurations of 83 products drawn by
+    chance, which are in none either):
 
       part_cycles: the least that a part of a tile takes which is staged.
       step_cycles: the least that a step takes a thread: its barriers, and the issue of products.
       fill_cycles: for each row of a load that lies beyond the array's end, and becomes zeros.
-      sum_seconds: of the kernel that adds up the parts of a split product, however small.
+      sum_seconds: * of the kernel that adds up the parts of a split product, however small.
       sum_bytes_per_second: the parts that it reads.
       sm_sends_bytes_per_us, sends_bytes_per_us: what an SM sends to another GPU while others
         multiply, and what the GPU sends. Measured on two H200s: the first in
@@ -103,6 +104,7 @@ class Rates(NamedTuple):
         with one factor of 1.4 for both it was 22%.
       swapped_slower: how much longer transposed products of many rows take than by their estimates:
         0 to 5%, beside others, with 4 products.
+      paired_slower: * how much longer products take in clusters than by their estimates.
       wide_column: in `scaled_matmul`, the time of a column of a tile of 192 over that of a column
         of a tile of 128: 0.95 to 1.00 with four products.
       l2_bytes: what blocks that run together can find in L2: two thirds of the 50 MB of an H100 or
@@ -125,7 +127,7 @@ class Rates(NamedTuple):
     part_cycles: float = 128.0
     step_cycles: float = 250.0
     fill_cycles: float = 6.7
-    sum_seconds: float = 3.0e-6
+    sum_seconds: float = 2.1e-6
     sum_bytes_per_second: float = 5.6e12
     sm_sends_bytes_per_us: float = 22e3
     sends_bytes_per_us: float = 300e3
@@ -133,6 +135,7 @@ class Rates(NamedTuple):
     in_two_lines: float = 1.4
     in_two_sectors: float = 1.75
     swapped_slower: float = 1.05
+    paired_slower: float = 1.05
     wide_column: float = 0.97
     l2_bytes: int = 32 * 2**20
     launch_us: float = 1.0

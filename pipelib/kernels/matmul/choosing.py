@@ -28,22 +28,27 @@ no more rounds than these, and into as many as need one round more. Few rows, up
 tile: what such a product costs is the loads of b, which two tiles would make twice. Its steps may
 have two or four times as much of K, if 4 slots fit: then fewer loads bring the same.
 
+Rows that are no whole lines of L2 take longer to load. In a cluster of two blocks each loads half
+of what both need, and what the rows take besides their bytes is paid once (`_in_pairs`). So then
+the likeliest candidates are tried in pairs, too. Of products with whole lines the fastest cluster
+in the record is at most 2.3% ahead.
+
 How good it is. `benchmarks/results/nvidia-h200/tune.json` has 28 products, with 24 configurations
 each, but none that is transposed or has K in parts; of 25 products the choice was measured. There
 it takes at most 1.03 times the fastest that was measured, and 1.005 times on average. The nearest
 other row of the table has a configuration that was measured for 20 of them: it takes 1.16 times at
 most and 1.018 on average, where the choice takes 1.006. Within a product, estimates and times have
-a rank correlation of 0.70 on average: most configurations are within some percent of each other.
-Of 32 other products, with few rows or rows that are misaligned, it takes 1.03 times the fastest of
-about 20 configurations on average, 1.18 times at most (measured on an H200; these times are in no
-record). The record of `benchmarks/untuned.py` has products that no number here was fitted to.
+a rank correlation of 0.78 on average: most configurations are within some percent of each other.
+Of 83 other products drawn by chance, most of them with few rows or misaligned ones, it takes 1.03
+times the fastest of 3 to 12 configurations on average, 1.21 times at most (measured on an H200;
+these times are in no record). The record of `benchmarks/untuned.py` has products that no number
+here was fitted to.
 
 Rows of a and b are as of [M, K] and [K, N], and none of either is in the L2 before: that is so for
 weights, and in the records.
 
-Not covered: clusters, whose multicast saves less than it promises (in the record, the fastest with
-clusters is at most 2.3% ahead of the fastest without); the order of tiles; the operands of an
-epilogue, except for their SMEM; batches; several blocks on one SM.
+Not covered: the order of tiles; the operands of an epilogue, except for their SMEM; batches;
+several blocks on one SM; how long the rows of a transposed b are.
 """
 
 import dataclasses
@@ -74,8 +79,11 @@ _SWAPPED_NARROW = ((64, 1), (128, 2), (192, 3))
 _MUCH_OF_K, _SLOTS_OF_MUCH = (4 * SWIZZLE, 2 * SWIZZLE), 4
 #: The most slots of a candidate, and the fewest that it has because they divide the steps.
 _MOST_SLOTS, _MOST_SWAPPED, _FEWEST_DIVIDING = 8, 16, 3
-#: The most candidates of a product: of each tile at most three, of each of `SWAPPED` three times.
-MOST_CANDIDATES = 3 * len(TILES) + 9 * len(SWAPPED)
+#: How many of the likeliest candidates are tried in pairs of blocks.
+_PAIRED = 4
+#: The most estimates of a product: of each tile at most three, of each of `SWAPPED` three times,
+#: and those of the likeliest, alone and in two kinds of pairs.
+MOST_ESTIMATES = 3 * len(TILES) + 9 * len(SWAPPED) + 3 * _PAIRED
 #: The most rows of the result in a transposed tile of 64 columns: the most of a `wgmma`; and the
 #: most registers of a lane for an accumulator.
 _MOST_ROWS, _MOST_REGISTERS = 256, 192
@@ -107,6 +115,11 @@ class Work(NamedTuple):
     k: int
     itemsize: int
     out_itemsize: int
+
+    @property
+    def row_bytes(self) -> tuple[int, int]:
+        """Bytes of a row of a and of b, as they are in memory."""
+        return self.k * self.itemsize, self.n * self.itemsize
 
 
 def default_config(
@@ -149,7 +162,10 @@ def default_config(
         is_slower = config.swapped and m > _SWAPPED_ROWS
         return estimate_us(config, work, here) * (H200.swapped_slower if is_slower else 1.0)
 
-    return min(found, key=likely_us)
+    likeliest = sorted(found, key=likely_us)[:_PAIRED]
+    if not any(length % _LINE_BYTES for length in work.row_bytes):
+        return likeliest[0]
+    return min([*likeliest, *_in_pairs(likeliest)], key=likely_us)
 
 
 class _Fitting(NamedTuple):
@@ -187,6 +203,14 @@ def _candidates(work: Work, fitting: Sequence[_Fitting], sms: int) -> Iterator[M
         dividing = [x for x in chained if x.slots >= _FEWEST_DIVIDING and steps % x.slots == 0]
         if dividing and dividing[-1] != chained[-1]:
             yield dividing[-1]
+
+
+def _in_pairs(configs: Sequence[MatmulConfig]) -> Iterator[MatmulConfig]:
+    """The configurations in clusters of two blocks along an axis, if they can halve a load."""
+    for config in configs:
+        if config.tile_n % (2 * _SWAPPED_UNIT) == 0:
+            yield dataclasses.replace(config, cluster_m=2)
+        yield dataclasses.replace(config, cluster_n=2)
 
 
 def _swapped(work: Work, tile_m: int, threads: int, sms: int) -> Iterator[tuple[int, int, int]]:
@@ -303,7 +327,7 @@ def estimate_us(
     if config.splits > 1:
         parts = work.m * work.n * item * config.splits
         seconds += rates.sum_seconds + parts / rates.sum_bytes_per_second
-    return 1e6 * seconds
+    return 1e6 * seconds * (rates.paired_slower if config.cluster_size > 1 else 1.0)
 
 
 def _step_seconds(config: MatmulConfig, work: Work, blocks: int, hbm: float, rates: Rates) -> float:
@@ -319,15 +343,16 @@ def _step_seconds(config: MatmulConfig, work: Work, blocks: int, hbm: float, rat
     flops = 2 * config.tile_m * config.tile_n * config.tile_k
     # A wgmma reads its 64 rows of a and all of b. Rows past the end of an array are not loaded.
     read = config.tile_m / _ROWS * (_ROWS + config.tile_n) * row
-    # Of a and of b: what tiles divide, and how long its rows are in memory.
-    factors = (work.m, work.k), (work.n, work.n)
+    # Of a and of b: what tiles divide, how long its rows are in memory, and who loads it together.
+    factors = [*zip((work.m, work.n), work.row_bytes)]
     sizes = factors[::-1] if config.swapped else factors
     each = [size / count for (size, _), count in zip(sizes, config.tiles(work.m, work.n))]
-    rows, lengths = sum(each), [length * work.itemsize for _, length in sizes]
-    more = [rates.in_two_sectors if length % _SECTOR_BYTES else 1.0 for length in lengths]
-    slower = [rates.in_two_lines if length % _LINE_BYTES else 1.0 for length in lengths]
-    of_l2 = row * sum(map(math.prod, zip(each, more)))
-    of_sm = row * sum(map(math.prod, zip(each, more, slower)))
+    rows, of_l2, of_sm = sum(each), 0.0, 0.0
+    for (_, length), some, shared in zip(sizes, each, (config.cluster_n, config.cluster_m)):
+        more = rates.in_two_sectors if length % _SECTOR_BYTES else 1.0
+        slower = more * (rates.in_two_lines if length % _LINE_BYTES else 1.0)
+        of_l2 += row * some * more / shared
+        of_sm += row * some * (1.0 + (slower - 1.0) / shared)
     zeros = (config.tile_m + config.tile_n - rows) * config.tile_k * work.itemsize / SWIZZLE
     product = max(flops * work.itemsize / rates.flops_per_cycle, read / rates.smem_bytes_per_cycle)
     if config.compute_threads == 1 and config.delay_release == 0:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pipelib.kernels import MatmulConfig, matmul
+from pipelib.kernels.hopper import H100_SMS
 from pipelib.kernels.matmul import choosing, default_config
 from pipelib.kernels.matmul.choosing import TILES
 from pipelib.kernels.matmul.tuned import nearest_config
@@ -219,6 +220,20 @@ def rows_in_pieces_along_k(n, step):
 def few_rows(m, n):
     arrays = factors(m, n, 2056)
     return Call(matmul, arrays, lambda out: check_close(out, reference(*arrays), HALF))
+
+
+#: Sizes whose likeliest configuration is pairs of blocks: chained or not, of all of K or of parts.
+PAIRS = [(1763, 1144, 952), (10856, 424, 408), (332, 1576, 4760), (4034, 11864, 232)]
+PAIRS += [(220, 1520, 6808), (6673, 464, 920)]
+
+
+@case("matmul", CHECKED, ON_GPU, sizes=PAIRS)
+def pairs_load_rows_together(sizes):
+    config = default_config(*sizes, HALF, HALF, sms=H100_SMS, by_rows=True)
+    assert config.cluster_size == 2
+    arrays = factors(*sizes)
+    wanted = lambda out: check_close(out, reference(*arrays), HALF)
+    return Call(functools.partial(matmul, config=config), arrays, wanted, has_notes=True)
 
 
 @case("matmul", CHECKED, config=BY_ROWS, operands=[0, 1])

@@ -34,7 +34,7 @@ def test_each_of_many_shapes_has_a_valid_configuration_of_few_estimates(with_est
     chosen = set()
     for shape, kind in zip(random_shapes(), itertools.cycle(dtypes)):
         config, estimates = with_estimates(choosing, default_config, *shape, *kind)
-        assert 1 <= estimates <= choosing.MOST_CANDIDATES == 69
+        assert 1 <= estimates <= choosing.MOST_ESTIMATES == 81
         chosen.add((config, *kind))
     for config, *dtypes in chosen:
         config.check(*dtypes)
@@ -43,6 +43,29 @@ def test_each_of_many_shapes_has_a_valid_configuration_of_few_estimates(with_est
     assert plain == {*choosing.TILES}, "a tile that is never chosen needs no estimate"
     swapped = {(c.tile_m, c.compute_threads) for c, *_ in chosen if c.swapped}
     assert swapped == {*choosing.SWAPPED}
+
+
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_pairs_where_rows_are_no_whole_lines(by_rows, with_estimates):
+    """Some of these products are likeliest in pairs, each of which an SM has room for."""
+    sizes, found = random.Random(1), []
+    for _ in range(200):
+        m, n, k = (8 * sizes.randint(8, 1500) for _ in range(3))
+        dtypes = "bfloat16", "bfloat16"
+        config, estimates = with_estimates(
+            choosing, default_config, m, n + n % 16 + 8, k, *dtypes, by_rows=by_rows
+        )
+        assert estimates <= choosing.MOST_ESTIMATES
+        config.check(*dtypes)
+        found.append(config)
+        assert default_config(64 * m, 64 * n, 64 * k, *dtypes).cluster_size == 1
+    assert {(x.cluster_m, x.cluster_n) for x in found} == {(1, 1), (1, 2), (2, 1)}
+
+
+def test_the_other_block_of_a_pair_loads_half():
+    config, work = MatmulConfig(), choosing.Work(8192, 8192, 8200, 2, 2)
+    us = lambda **options: choosing.estimate_us(dataclasses.replace(config, **options), work)
+    assert us(cluster_m=2) < us() / 1.05 > us(cluster_n=2)
 
 
 def test_an_epilogue_leaves_fewer_slots():
@@ -147,4 +170,4 @@ def test_the_choice_is_near_the_fastest_and_nearer_than_the_nearest_row():
     said = [round(x, 3) for x in (statistics.mean(x for _, x in both), max(x for _, x in both))]
     assert (len(both), said) == (20, [1.018, 1.161])
     assert round(statistics.mean(one for one, _ in both), 3) == 1.006
-    assert statistics.mean(correlations) == pytest.approx(0.70, abs=0.01)
+    assert statistics.mean(correlations) == pytest.approx(0.78, abs=0.01)

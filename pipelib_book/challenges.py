@@ -220,9 +220,9 @@ CHALLENGES = (
     ),
     Challenge(
         "held-up", 13, "Who is held up",
-        "The timeline's line \"Bound\" says what the compute thread waits for most. Another"
-        " thread is held up by this wait, and need not be. Move one line by one place, and be 1.03"
-        " times as fast, simulated. The strict check must find nothing.",
+        "The timeline's line \"Bound\" names what a step waits for, one thing after the other, and"
+        " then for the first again. One of them holds up the next load, and need not. Move one line"
+        " by one place, and be 1.03 times as fast, simulated. The strict check must find nothing.",
         "through", Goal(faster=1.03, edits=1, by=("move",)),
         "The memory thread waits for a release. Must the store be over before it? Move the line at"
         " every step.",

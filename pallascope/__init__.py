@@ -6,8 +6,9 @@ barriers in a program, for every schedule of its threads, and `play` shows one. 
 program on a `Machine`, which gives a `Timeline` to draw: as a figure (`plot`), as a `player` to
 step through, or for Perfetto; it knows which cycle of waits sets its pace. `explore` does all of
 this anew as a kernel's parameters change, and `sweep` does it beforehand, for pages without a
-kernel. `predict` says how long a whole launch takes. `compiled` says what ptxas and the machine
-code say of a kernel.
+kernel. `advise` tells which edits of a kernel's schedule would make it faster and leave it right.
+`predict` says how long a whole launch takes. `compiled` says what ptxas and the machine code say of
+a kernel.
 `pallascope.tuning` searches for a kernel's configuration, `pallascope.testing` is for tests, and
 `python -m pallascope` for a shell. None of them needs a GPU.
 
@@ -21,6 +22,8 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from pallascope.advising import Advice as Advice
+    from pallascope.advising import advise as advise
     from pallascope.checking.check import check as check
     from pallascope.compiling import compiled as compiled
     from pallascope.critical_cycle import Critical as Critical
@@ -54,6 +57,7 @@ else:
     # `pallascope.pytest_plugin`, imports nothing.
     # The public names, by the module that has them.
     _NAMES = {
+        "advising": "Advice advise",
         "checking.check": "check",
         "compiling": "compiled",
         "critical_cycle": "Critical",

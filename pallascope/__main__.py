@@ -1,10 +1,11 @@
-"""`python -m pallascope`: check, draw, edit, compile or tune a kernel from a shell; needs no GPU.
+"""`python -m pallascope`: check, draw, edit, advise on, compile or tune a kernel; needs no GPU.
 
     python -m pallascope check module:function bfloat16[4096,4096] bfloat16[4096,4096]
     python -m pallascope check file.py:function float32[1024] --block 3,0
     python -m pallascope check --sarif found.sarif
     python -m pallascope draw module:function float32[1024] -o timeline.svg
     python -m pallascope lab module:function float32[1024] -o kernel.html
+    python -m pallascope advise module:function float32[1024]
     python -m pallascope compile module:function float32[1024]
     python -m pallascope tune module:kernel_of float32[1024] --range slots=2,3,4 --range tile=64,128
 
@@ -46,6 +47,10 @@ What is edited. `lab` writes a page with the operations of one block, where a re
 or moves them, and `check` and `simulate` answer. It is a command of the book's kit, and says what
 to install where that is missing.
 
+What is advised. `advise` tries edits of one block's schedule, each at one line of the source, and
+tells which make it faster by simulation and are still right: `pallascope.advise` says which. After
+60 seconds no further edit is tried; `--seconds` says another number.
+
 What is compiled. `compile` prints what ptxas and the machine code say of each kernel that the
 function calls, or of the one that `--call` picks: registers, spills, ptxas's warnings, instructions
 by class. `--sass` also prints the machine code, and `--json` prints one JSON document instead. It
@@ -82,7 +87,8 @@ from typing import Any
 import jax
 
 import pallascope
-from pallascope.command import checking, compiling, config, drawing, tuning
+from pallascope.advising import SECONDS as ADVICE_SECONDS
+from pallascope.command import advising, checking, compiling, config, drawing, tuning
 from pallascope.command.options import WHICH_BLOCK, add_call, add_rest, said, target, told
 from pallascope.command.targets import block_of, block_or_choice
 from pallascope.verifying import MOST_BLOCKS, SECONDS, BlockChoice
@@ -105,6 +111,9 @@ exit status: 0: nothing was found; 1: something was; {_REFUSED}
   TERM: no colours if it is dumb""",
     "draw": f"""example:
   pallascope draw kernel.py:softmax 'f32[4096,512]' -o timeline.html
+exit status: 0; {_REFUSED}""",
+    "advise": f"""example:
+  pallascope advise kernel.py:softmax 'f32[4096,512]'
 exit status: 0; {_REFUSED}""",
     "compile": f"""example:
   pallascope compile kernel.py:matmul 'bf16[4096,4096]' 'bf16[4096,4096]' --sass
@@ -130,13 +139,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "python -m pallascope", description="Check, draw, compile or tune a kernel."
+        "python -m pallascope", description="Check, draw, advise on, compile or tune a kernel."
     )
     parser.add_argument("--version", action="version", version=_VERSION)
     commands = parser.add_subparsers(dest="command", required=True)
     _add_check(commands)
     _add_draw(commands)
     _add_lab(commands)
+    _add_advise(commands)
     _add_compile(commands)
     _add_tune(commands)
     return parser
@@ -193,6 +203,18 @@ def _add_lab(commands: Any) -> None:
     text = "write a page on which the kernel's operations are edited, checked and simulated"
     command = commands.add_parser("lab", help=text, add_help=False)
     command.set_defaults(run=_lab, function=None)
+
+
+def _add_advise(commands: Any) -> None:
+    """The command that looks for edits of one block."""
+    text = "tell which edits of the schedule make it faster, by simulation, and are still right"
+    command = _command(commands, "advise", text, _advise)
+    command.add_argument("function", help=_FUNCTION)
+    add_rest(command, block_of, f"{WHICH_BLOCK} (the first)")
+    command.add_argument("--machine", choices=drawing.MACHINES, default="H200", help="simulated")
+    seconds = f"try no further edit later ({ADVICE_SECONDS:g})"
+    command.add_argument("--seconds", type=_seconds, default=ADVICE_SECONDS, help=seconds)
+    command.add_argument("--json", action="store_true", help=_JSON)
 
 
 def _add_compile(commands: Any) -> None:
@@ -261,6 +283,10 @@ def _lab(options: argparse.Namespace) -> int:
             " so there is no page to write: install it with `pip install pallas-pipelib-book`."
         )
     return subprocess.call([sys.executable, "-m", f"{_KIT}.laboratory", *options.rest])
+
+
+def _advise(options: argparse.Namespace) -> int:
+    return advising.advise(target(options), options.machine, options.seconds, options.json)
 
 
 def _compile(options: argparse.Namespace) -> int:

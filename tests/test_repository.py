@@ -161,7 +161,7 @@ def test_make_lab_opens_for_root_too(tmp_path, user):
     (tmp_path / "id").write_text(f"#!/bin/sh\necho {user}\n")
     (tmp_path / "id").chmod(0o755)
     env = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    make = ["make", "--dry-run", "lab", "ARGS=--no-browser"]
+    make = ["make", "--dry-run", "--no-print-directory", "lab", "ARGS=--no-browser"]
     done = subprocess.run(make, capture_output=True, text=True, check=True, cwd=ROOT, env=env)
     command = done.stdout.split()
     assert ("--allow-root" in command) == (user == 0) and command[-1] == "--no-browser"

@@ -31,15 +31,13 @@ each.
 
 import contextlib
 import functools
-import importlib
 import itertools
 import math
 import os
 import random
 import time
-from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from numbers import Integral, Real
-from typing import Any
 
 import jax
 
@@ -47,6 +45,7 @@ from pallascope import compiling
 from pallascope.arguments import MACHINE, expect, expect_flags, expect_range
 from pallascope.bench.jaxprs import digest, digest_of
 from pallascope.machine import H200, Machine
+from pallascope.progress import Progress, steps
 from pallascope.tuning.cache import Cache, FromCache
 from pallascope.tuning.measuring import MEASURING, Calls, FirstThatRuns, check_sendable
 from pallascope.tuning.ranking import look, weeded
@@ -65,8 +64,6 @@ from pallascope.tuning.spaces import (
 from pallascope.tuning.workers import Here, search_workers
 from pipelib.targets import default_device
 
-#: Whether to show progress, or what gets the lines.
-Progress = bool | Callable[[str], None]
 #: How many configurations are measured on a Hopper GPU, if nobody says.
 MEASURED = 8
 INTERRUPTED = "The search was interrupted: with a cache=, the next one goes on from here."
@@ -164,7 +161,7 @@ def search(
         key_of = _keys(kernel_of, trials, args, expected, tolerance)
         with (
             search_workers(jobs) if jobs else contextlib.nullcontext(Here()) as executor,
-            _steps(progress, "measuring", min(limit, len(ranked.configs))) as step,
+            steps(progress, "measuring", min(limit, len(ranked.configs))) as step,
         ):
             calls = measurer(executor, kernel_of, args, expected, tolerance)
             try:
@@ -298,7 +295,7 @@ def _look_at(
     trials: list[Trial] = []
     notes: list[str] = []
     order = configs if math.isinf(deadline) else random.Random(0).sample(configs, len(configs))
-    with _steps(progress, "predicting", len(configs)) as step:
+    with steps(progress, "predicting", len(configs)) as step:
         try:
             for config in order:
                 if trials and time.monotonic() > deadline:
@@ -368,38 +365,3 @@ def _tell(step: Callable[[str], None], row: Row[Config], best: float) -> None:
     """Shows progress with a configuration that was measured."""
     said = row.reason or f"{row.median_us:.1f} us (best {best:.1f})"
     step(f"{label(row.config)}: {said}")
-
-
-@contextlib.contextmanager
-def _steps(progress: Progress, what: str, total: int) -> Generator[Callable[[str], None]]:
-    """A function to be called after each step, with a few words on it.
-
-    Args:
-      progress: as in the module's docstring.
-      what: what the steps do, as "predicting".
-      total: how many steps there are at most.
-    """
-    if progress is True and (tqdm := _tqdm()) is not None:
-        with tqdm.tqdm(total=total, desc=what) as bar:
-            yield lambda line: _step(bar, line)
-        return
-    say = print if progress is True else progress or _silent
-    numbers = itertools.count(1)
-    yield lambda line: say(f"{what} {next(numbers)}/{total}. {line}")
-
-
-def _tqdm() -> Any:
-    """The library, or None where it is not installed."""
-    try:
-        return importlib.import_module("tqdm")
-    except ImportError:
-        return None
-
-
-def _step(bar: Any, line: str) -> None:
-    bar.set_postfix_str(line, refresh=False)
-    bar.update()
-
-
-def _silent(line: str) -> None:
-    del line

@@ -19,14 +19,7 @@ from typing import Any
 import pallascope
 from pallascope.checking.check import check
 from pallascope.drawing.player import Setting, player
-from pallascope.judging import judged
-from pallascope.lanes import Lanes
-from pallascope.machine import Machine
-from pallascope.playing import bare
-from pallascope.program import Op, Program, step_name
-from pallascope.report import Report, thread_name
-from pallascope.sources import remember, text_of
-from pipelib_book.laboratory.editing import (
+from pallascope.editing import (
     FIXED,
     Edit,
     Expect,
@@ -37,6 +30,13 @@ from pipelib_book.laboratory.editing import (
     order,
     site,
 )
+from pallascope.judging import judged
+from pallascope.lanes import Lanes
+from pallascope.machine import Machine
+from pallascope.playing import bare
+from pallascope.program import Op, Program, step_name
+from pallascope.report import Report, thread_name
+from pallascope.sources import remember, text_of
 from pipelib_book.laboratory.goals import Goal, card
 
 Json = dict[str, Any]

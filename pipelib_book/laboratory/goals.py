@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pallascope.checking.check import check
+from pallascope.editing import FIXED, Edit, Expect, Move, Remove, Repeat, edited, site
 from pallascope.machine import B200, H200, Machine
 from pallascope.program import Kind, Program, Space
 from pallascope.report import FindingKind, Report, count
 from pallascope.simulating.simulate import simulate
-from pipelib_book.laboratory.editing import FIXED, Edit, Expect, Move, Remove, Repeat, edited, site
 
 #: Edits by their names, in words.
 WORDS = {

@@ -13,11 +13,11 @@ from playwright.sync_api import expect
 
 from pallascope import H200, check, simulate
 from pallascope.__main__ import main
+from pallascope.editing import FIXED, Expect, Move, Remove, Repeat, edited
 from pipelib_book.challenges import CHALLENGES
 from pipelib_book.gallery import GALLERY
 from pipelib_book.laboratory import subjects
 from pipelib_book.laboratory.bench import Bench
-from pipelib_book.laboratory.editing import FIXED, Expect, Move, Remove, Repeat, edited
 from tests.book.conftest import AXE, LOOKS
 from tests.pallascope import corpus
 from tests.pallascope.strategies import where

@@ -6,8 +6,8 @@ for the simulator's, and `strategies.Writer` with any memory, for programs that 
 
 from dataclasses import replace
 
+from pallascope.editing import counted
 from pallascope.program import Barrier, Buffer, Op, Program, Region
-from pipelib_book.laboratory.editing import counted
 
 WIDTH = 8
 GMEM, SMEM, OUT, ACC = range(4)

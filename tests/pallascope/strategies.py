@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from pallascope.editing import counted
 from pallascope.program import Barrier, Buffer, Op, Program, Region, Warp
-from pipelib_book.laboratory.editing import counted
 from tests.pallascope import build
 
 ROWS = 2

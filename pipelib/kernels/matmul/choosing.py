@@ -38,7 +38,7 @@ each, but none that is transposed or has K in parts; of 25 products the choice w
 it takes at most 1.03 times the fastest that was measured, and 1.005 times on average. The nearest
 other row of the table has a configuration that was measured for 20 of them: it takes 1.16 times at
 most and 1.018 on average, where the choice takes 1.006. Within a product, estimates and times have
-a rank correlation of 0.78 on average: most configurations are within some percent of each other.
+a rank correlation of 0.75 on average: most configurations are within some percent of each other.
 Of 83 other products drawn by chance, most of them with few rows or misaligned ones, it takes 1.03
 times the fastest of 3 to 12 configurations on average, 1.21 times at most (measured on an H200;
 these times are in no record). The record of `benchmarks/untuned.py` has products that no number

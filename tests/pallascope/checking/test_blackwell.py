@@ -14,7 +14,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallascope
 from pallascope import check
-from pipelib_book.laboratory.editing import Remove, edited
+from pallascope.editing import Remove, edited
 from tests.pallascope import blackwell
 from tests.pallascope.kernels import like, of
 

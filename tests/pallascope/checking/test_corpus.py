@@ -16,7 +16,7 @@ from jax.experimental.pallas.ops.gpu import ragged_dot_mgpu
 import pallascope
 from pallascope import Program
 from pallascope.checking.grid import check_grid
-from pipelib_book.laboratory.editing import counted
+from pallascope.editing import counted
 from tests.pallascope import corpus
 from tests.pallascope.kernels import like
 

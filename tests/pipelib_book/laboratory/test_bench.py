@@ -6,9 +6,9 @@ import pytest
 
 import pallascope
 from pallascope import B200, H200, check, simulate
+from pallascope.editing import Expect, Remove, edited
 from pallascope.sources import remember, texts
 from pipelib_book.laboratory.bench import EDITS, PARAMETERS, Bench
-from pipelib_book.laboratory.editing import Expect, Remove, edited
 from tests.pallascope import blackwell
 from tests.pallascope.strategies import Writer, ring, where
 

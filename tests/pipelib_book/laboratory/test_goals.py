@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelib_book.laboratory.editing import Expect, Move, Remove, Repeat, edited
+from pallascope.editing import Expect, Move, Remove, Repeat, edited
 from pipelib_book.laboratory.goals import Goal, solutions
 from tests.pallascope.strategies import ring, where
 

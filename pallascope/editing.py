@@ -1,4 +1,4 @@
-"""`edited`: a program whose ops are taken away, repeated or moved, or whose barriers expect others.
+"""`edited`: a program whose ops go, come twice, move or wait for less, or whose barriers differ.
 
 The model. Who wonders what a wait is good for takes it away and looks at what becomes of the
 program. An **edit** says what is changed, and names ops by their thread and their indices in the
@@ -35,6 +35,9 @@ VALUES = frozenset({
     Kind.READ, Kind.WRITE, Kind.COMPUTE, Kind.ACC_READ, Kind.ACC_WRITE, Kind.LOAD_TMEM,
     Kind.STORE_TMEM,
 })  # fmt: skip
+#: Kinds of ops that wait until at most so many of what their thread started are unfinished.
+RELAXED = frozenset({Kind.WGMMA_WAIT, Kind.WAIT_STORE, Kind.WAIT_CP_ASYNC})
+WAIT_STORES = frozenset({Kind.WAIT_STORE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,18 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Relax:
+    """Has waits for products, stores or `cp_async` leave one more unfinished.
+
+    With `read_only`, has waits for stores wait until these have read their SMEM.
+    """
+
+    thread: int
+    indices: tuple[int, ...]
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Expect:
     """Has each phase of a barrier's array take this many arrivals; 1 or more."""
 
@@ -75,7 +90,7 @@ class Expect:
     arrivals: int
 
 
-OfOps = Remove | Repeat | Move
+OfOps = Remove | Repeat | Move | Relax
 Edit = OfOps | Expect
 
 
@@ -84,7 +99,8 @@ def edited(program: Program, edits: Iterable[Edit]) -> Program:
 
     Raises:
       ValueError: an edit of a thread, an op or a barrier that is not there, of an op that stays
-        where it is, of fewer than one arrival, or of a program whose phases its ops do not tell.
+        where it is, of fewer than one arrival, or of a program whose phases its ops do not tell; an
+        op that is relaxed, but waits for nothing of its thread.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
@@ -151,8 +167,22 @@ def _with_arrivals(program: Program, edit: Expect) -> Program:
 def _with_ops(program: Program, edit: OfOps) -> Program:
     """The program with other ops of one thread."""
     threads, made = [*program.threads], order(program, edit)
-    threads[edit.thread] = tuple([threads[edit.thread][index] for index in made])
+    ops = [*threads[edit.thread]]
+    if isinstance(edit, Relax):
+        for index in edit.indices:
+            ops[index] = _relaxed(ops[index], edit.read_only)
+    threads[edit.thread] = tuple([ops[index] for index in made])
     return replace(program, threads=tuple(threads))
+
+
+def _relaxed(op: Op, read_only: bool) -> Op:
+    """A wait that waits for less."""
+    if op.kind not in (WAIT_STORES if read_only else RELAXED):
+        raise ValueError(
+            f"{op.kind} does not wait for {'stores' if read_only else 'what its thread started'},"
+            " so it cannot wait for less: relax one that does."
+        )
+    return replace(op, read_only=True) if read_only else replace(op, pending=(op.pending or 0) + 1)
 
 
 def order(program: Program, edit: OfOps) -> list[int]:
@@ -181,6 +211,8 @@ def order(program: Program, edit: OfOps) -> list[int]:
             return [index for index in range(len(ops)) if index not in chosen]
         case Repeat():
             return [i for i in range(len(ops)) for _ in range(2 if i in chosen else 1)]
+        case Relax():
+            return [*range(len(ops))]
         case Move():
             return _moved(ops, chosen, edit.by)
         case _:

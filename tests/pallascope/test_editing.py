@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pallascope import H200, check, simulate
-from pipelib_book.laboratory.editing import (
+from pallascope.editing import (
     FIXED,
     Expect,
     Move,

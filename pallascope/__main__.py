@@ -246,6 +246,8 @@ def _add_tune(commands: Any) -> None:
     command.add_argument("--jobs", type=_number, help="processes that compile (this one)")
     command.add_argument("--cache", type=os.path.abspath, help="a file that keeps what is found")
     command.add_argument("--machine", choices=drawing.MACHINES, help="simulated (H200)")
+    advised = "also tell which edits of the best one's schedule would gain"
+    command.add_argument("--advise", action="store_true", help=advised)
     command.add_argument("--json", action="store_true", help=_JSON)
 
 
@@ -307,6 +309,7 @@ def _search(options: argparse.Namespace) -> tuning.Task:
     said = {name: getattr(options, name) for name in names}
     given = {name: value for name, value in said.items() if value is not None}
     named = options.ranges, options.space, options.expected, options.machine or tuning.MACHINE
+    named = *named, options.advise
     return tuning.Task(options.function, options.args, *named, given)
 
 

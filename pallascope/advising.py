@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from numbers import Real
 
-from pallascope.arguments import MACHINE, expect
+from pallascope.arguments import MACHINE, expect, expect_flags
 from pallascope.checking.check import check
 from pallascope.checking.values import sources_of
 from pallascope.deepening import deepened, depths
@@ -114,10 +114,15 @@ class Advice:
       tried: how many edits were simulated; `left`, for how many there was no time.
 
     Example:
-      >>> a = jax.ShapeDtypeStruct((8, 128), jnp.float32)
-      >>> advice = pallascope.advise(functools.partial(softmax, slots=1), a, progress=False)
-      >>> print(advice.hints[0].text)
-      ...
+      >>> config = pipelib.kernels.MatmulConfig(
+      ...     64, 64, slots=3, compute_threads=1, delay_release=0, form="specialized")
+      >>> a = jax.ShapeDtypeStruct((512, 2048), jnp.bfloat16)
+      >>> b = jax.ShapeDtypeStruct((2048, 512), jnp.bfloat16)
+      >>> kernel = functools.partial(pipelib.kernels.matmul, config=config)
+      >>> advice = pallascope.advise(kernel, a, b, progress=False)
+      >>> print(advice.hints[0])
+      Give the rings of 3 slots one more (16,400 B of SMEM): ...% fewer
+      cycles (...).
     """
 
     name: str
@@ -194,6 +199,8 @@ def advise(
       [...]
     """
     expect("advise", machine, *MACHINE)
+    if not callable(progress):
+        expect_flags("advise", progress=progress)
     expect("advise", seconds, Real, "a number for seconds=", "give one, or leave it out")
     if not seconds > 0:
         raise ValueError(

@@ -65,15 +65,7 @@ def depths(program: Program) -> list[int]:
 
 
 def deepened(program: Program, slots: int) -> Program | None:
-    """The program whose rings of so many slots have one more; None if they are not of the model.
-
-    Example:
-      >>> x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
-      >>> program = pallascope.trace(functools.partial(softmax, slots=2), x)
-      >>> [slots] = depths(program)
-      >>> deepened(program, slots).smem_bytes > program.smem_bytes
-      True
-    """
+    """The program whose rings of so many slots have one more; None if they are not of the model."""
     rings = _Rings.of(program, slots)
     threads: list[tuple[Op, ...]] = []
     for ops in program.threads:

@@ -46,7 +46,18 @@ HANGS, MEMORY = 300, 4 << 30
 #: What public modules have and no test calls: machines; values, which functions give; no parameter.
 LEFT_OUT = {
     *("B200", "H100", "H200", "Finding", "Launch", "Prediction", "Report", "Span", "Timeline"),
-    *("Critical", "Verdict", "Outcome", "Results", "Trial", "Watch", "Compiled", "Loop", "lacking"),
+    *(
+        "Advice",
+        "Critical",
+        "Verdict",
+        "Outcome",
+        "Results",
+        "Trial",
+        "Watch",
+        "Compiled",
+        "Loop",
+        "lacking",
+    ),
     *("compiled", "compiled_all"),  # they run ptxas; what the first refuses is in MUST
     "dot_product_attention",  # what it refuses, it refuses in JAX's words
 }
@@ -121,6 +132,7 @@ CALLS = {
     "attention": (traced(made.attention), dict(q=HEADS, k=HEADS, v=HEADS)),
     "attention_reference": (traced(made.attention_reference), dict(q=HEADS, k=HEADS, v=HEADS)),
     "attention_space": (made.attention_space, dict(head_dim=128)), "predict": (ps.predict, KERNEL),
+    "advise": (ps.advise, KERNEL | dict(progress=False)),
     "collective_matmul": (over_devices, dict(lhs=ONES, rhs=ONES.T, axis_name="x")),
     "decode_attention": (traced(made.decode_attention), dict(q=HEADS[:, :1], k=HEADS, v=HEADS)),
     "matmul_space": (made.matmul_space, dict(m=64, n=64, k=64, dtype=HALF)),

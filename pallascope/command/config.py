@@ -58,6 +58,7 @@ _KEYS: dict[str, dict[str, _Key]] = {
         "jobs": _INTEGER,
         "cache": ("a text, the name of a file", str),
         "machine": (f"one of {', '.join(MACHINES)}", MACHINES),
+        "advise": ("true or false", bool),
     },
 }
 # What the command line calls a key, where that is another name.

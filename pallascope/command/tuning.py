@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pallascope
+from pallascope.advising import Advice
 from pallascope.command.options import print_document, refusing
 from pallascope.command.targets import argument, callers, named
 from pallascope.report import Document
 from pallascope.tuning.results import Results, Trial
 from pallascope.tuning.searching import INTERRUPTED, search
-from pallascope.tuning.spaces import fields
+from pallascope.tuning.spaces import fields, kernel
 
 #: The format of the document; a change that breaks its readers adds 1.
 FORMAT = 3
@@ -40,6 +41,7 @@ class Task:
       space: names a space, in place of ranges.
       expected: names a function of the arguments; None for none.
       machine: the name of the simulated machine.
+      is_advised: whether to tell which edits of the best one's schedule would gain.
       options: the other arguments of `search`.
     """
 
@@ -49,6 +51,7 @@ class Task:
     space: str | None
     expected: str | None
     machine: str
+    is_advised: bool = False
     options: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __str__(self) -> str:
@@ -63,13 +66,13 @@ def tune(tasks: Sequence[Task], as_json: bool) -> int:
     for task in tasks:
         if len(tasks) > 1 and not as_json:
             print(f"== {task}")
-        found: list[Results] = []
+        found: list[tuple[Results, Advice | None]] = []
         with quiet, refusing("tune") as errors:
             found.append(_searched(task))
-        results = found[0] if found else None
-        searches.append(_fields(task, results, *errors))
+        results, advice = found[0] if found else (None, None)
+        searches.append(_fields(task, results, advice, *errors))
         if results is not None and not as_json:
-            print(results)
+            print(results, *([advice] if advice else []), sep="\n")
         status = max(status, _status(results))
         if status == STOPPED:
             break
@@ -78,8 +81,8 @@ def tune(tasks: Sequence[Task], as_json: bool) -> int:
     return status
 
 
-def _searched(task: Task) -> Results:
-    """What one search found.
+def _searched(task: Task) -> tuple[Results, Advice | None]:
+    """What one search found, and the advice on the best configuration, if that is asked for.
 
     Raises:
       ValueError, ImportError, OSError: the words name nothing, or nothing can be searched.
@@ -90,14 +93,15 @@ def _searched(task: Task) -> Results:
         words = task.function, task.space, task.expected
         found = dict(zip(filter(None, words), named(*filter(None, words))))
         space = found[task.space] if task.space else dict(map(_range, task.ranges))
-        return search(
-            found[task.function],
-            space,
-            *args,
-            machine=getattr(pallascope, task.machine),
-            expected=found[task.expected] if task.expected else None,
-            **task.options,
+        machine, kernel_of = getattr(pallascope, task.machine), found[task.function]
+        expected = found[task.expected] if task.expected else None
+        results = search(
+            kernel_of, space, *args, machine=machine, expected=expected, **task.options
         )
+        if results.best is None or not task.is_advised:
+            return results, None
+        best = kernel(kernel_of, results.best.config)
+        return results, pallascope.advise(best, *args, machine=machine, progress=False)
 
 
 def _status(results: Results | None) -> int:
@@ -140,7 +144,9 @@ def _value(word: str) -> int | float | str | bool | None:
     return {"true": True, "false": False, "none": None}.get(word.lower(), word)
 
 
-def _fields(task: Task, results: Results | None, error: str | None = None) -> Document:
+def _fields(
+    task: Task, results: Results | None, advice: Advice | None, error: str | None = None
+) -> Document:
     """What came of one search, as JSON has it."""
     best = results and results.best
     return {
@@ -150,6 +156,7 @@ def _fields(task: Task, results: Results | None, error: str | None = None) -> Do
         "best": best and _trial(best),
         "trials": [*map(_trial, results.trials)] if results else [],
         "notes": [*results.notes] if results else [],
+        "advice": [*map(str, advice.hints)] if advice else None,
         "error": error,
     }
 

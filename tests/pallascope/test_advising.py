@@ -3,11 +3,9 @@
 import dataclasses
 import functools
 import json
-import pathlib
 
 import jax
 import jax.numpy as jnp
-import jsonschema
 import numpy as np
 import pytest
 from jax import lax
@@ -28,6 +26,7 @@ from pipelib_book.laboratory.parts import STEPS, drain, launch, span, tile_slots
 from pipelib_book.laboratory.stores import through
 from pipelib_book.laboratory.subjects import subjects
 from tests.emitters import contract
+from tests.pallascope.schema import validate
 from tests.pallascope.slowed import SLOWED
 
 TILES = jax.ShapeDtypeStruct((64 * STEPS, 64), jnp.float32)
@@ -224,5 +223,4 @@ def test_the_command_prints_the_advice_and_its_json(capsys):
     assert main([*words, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert {"format", "cycles", "hints"} <= {*document}
-    schema = pathlib.Path(pallascope.__file__).parent / "command" / "advise.schema.json"
-    jsonschema.validate(document, json.loads(schema.read_text("utf-8")))
+    validate(document, "advise")

@@ -64,6 +64,17 @@ def test_a_space_by_its_name_and_json(tune):
     assert found["best"]["predicted_us"] > 0 and found["best"]["measured_us"] is None
 
 
+def test_advice_on_the_best(tune):
+    ranges = "--range", "fence=true,false", "--advise"
+    _, out, _ = tune(*ranges)
+    searched, _, advised = out.partition("cycles a block.")
+    assert "Best: fence=True" in searched and "Bound: " in advised
+    _, out, _ = tune(*ranges, "--json")
+    document = json.loads(out)
+    validate(document, "tune")
+    assert document["searches"][0]["advice"] == []
+
+
 def test_the_schema_lists_the_outcomes():
     """The document of a real search has few of them."""
     place = pathlib.Path(tuning.__file__).with_name("tune.schema.json")

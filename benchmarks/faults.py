@@ -177,11 +177,11 @@ def on_gpu(worker: Worker, runs: int = RUNS) -> dict[str, Any]:
     return results
 
 
-def in_interpreter(worker: Worker) -> dict[str, Any]:
-    """What the interpreter and its race detector make of a faulty kernel."""
+def in_interpreter(worker: Worker, hang_s: float = INTERPRETER_HANG_S) -> dict[str, Any]:
+    """What the interpreter and its race detector make of a faulty kernel, in so many seconds."""
     said, result = [], {}
     try:
-        while event := worker.next(INTERPRETER_HANG_S):
+        while event := worker.next(hang_s):
             said.append(event.get("printed") or event.get("raised", ""))
             if "raised" in event:
                 result = dict(end="raised", text=event["raised"].strip().splitlines()[-1].strip())
@@ -189,7 +189,7 @@ def in_interpreter(worker: Worker) -> dict[str, Any]:
                 result = dict(end="wrong" if event["wrong"] else "right", text="")
         result = result or dict(end="raised", text=worker.last_words())
     except TimeoutError:
-        result = dict(end="hang", text=f"no end in {INTERPRETER_HANG_S} s")
+        result = dict(end="hang", text=f"no end in {hang_s} s")
     _, is_race, race = "".join(said).partition("RACE DETECTED")
     accesses = [
         f"{verb} by `{linecache.getline(file, int(line)).strip()}`"

@@ -7,8 +7,8 @@
 The model. `written.json` has the tasks, a sentence each, and for each the first answer of a
 language model (Claude) that had JAX's documentation of Pallas, version 0.11.1, and nothing else: it
 ran nothing, and nothing was mended. Each kernel is looked at in a process of its own, which is
-killed if it does not end in time. `error` is the largest one, in root mean squares of what is right;
-above `TOLERANCE` of the result's dtype a result is wrong. The outcome is
+killed if it does not end in time. An error is the largest one, in root mean squares of what is
+right; above `TOLERANCE` of the result's dtype a result is wrong. The outcome is
 
 - `refused`: it could not be traced, lowered or compiled (`text` has the error's first line);
 - `hang`, or `killed` by an error at run time;
@@ -41,7 +41,8 @@ from benchmarks.suite import SEED, Call, Fields, Part, Suite, Traced
 from pallascope.bench.provenance import provenance
 
 TASKS = pathlib.Path(__file__).with_suffix(".json")
-WRITTEN, RUNS, AT_ONCE, VERIFY_S, INTERPRETER_S = "written", 20, 14, 60, 120
+#: Runs on the GPU; kernels that are compiled at a time; seconds for a verdict, and interpreted.
+WRITTEN, RUNS, AT_ONCE, VERIFY_S, INTERPRETER_S = "written", 20, 14, 120, 60
 #: The largest error of a right result, in root mean squares.
 TOLERANCE = {"float32": 5e-3, "float16": 5e-2, "bfloat16": 1e-1, "int8": 5e-2, "int32": 0.0}
 
@@ -192,11 +193,9 @@ def on_gpu(worker: Worker) -> dict[str, Any]:
 def verdict_on(worker: Worker) -> dict[str, Any]:
     """What `verify` said."""
     try:
-        event = next(
-            (e for e in iter(lambda: worker.next(VERIFY_S * 2), None) if "refusal" in e), None
-        )
+        event = next((e for e in iter(lambda: worker.next(VERIFY_S), None) if "refusal" in e), None)
     except TimeoutError:
-        return dict(findings=[], refusal=f"no answer in {VERIFY_S * 2} s")
+        return dict(findings=[], refusal=f"no answer in {VERIFY_S} s")
     return event or dict(findings=[], refusal=worker.last_words())
 
 
@@ -222,7 +221,8 @@ def put(folder: str, name: str, words: str, found: Mapping[str, Any]) -> None:
 
 def interpret(jobs: str = "2") -> None:
     """Runs all in the interpreter, and writes the record of this version of JAX."""
-    found = everywhere("--interpret-one", faults.in_interpreter, int(jobs))
+    gather = functools.partial(faults.in_interpreter, hang_s=INTERPRETER_S)
+    found = everywhere("--interpret-one", gather, int(jobs))
     put("interpreter", f"written-jax-{jax.__version__}.json", "--interpret", found)
 
 

@@ -245,8 +245,13 @@ def measure(
 
 
 def traced(problem: Any, name: str, kernel: Callable[..., Any]) -> Traced:
-    """What JAX traces."""
-    return kernel, tasks()[name].shapes()
+    """What JAX traces; None of what it does not."""
+    shapes = tasks()[name].shapes()
+    try:
+        jax.eval_shape(kernel, *shapes)
+    except Exception:
+        return None
+    return kernel, shapes
 
 
 PART = Part(

@@ -22,6 +22,7 @@ The interpreter runs each once, with JAX's race detector, as `benchmarks.faults`
 import functools
 import json
 import pathlib
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -152,16 +153,19 @@ def work_on_verdict(name: str) -> None:
     try:
         verdict = pallascope.verify(task.kernel(), *task.shapes(), compiler=False)
     except Exception as error:
-        return tell(refusal=str(error))
-    findings = {
-        (str(found.kind), found.cause): [op.line or "" for op in found.ops]
-        for found in verdict.findings
-    }
-    said = [
-        dict(kind=kind, cause=cause, lines=[pathlib.PurePath(line).name for line in lines])
-        for (kind, cause), lines in findings.items()
-    ]
-    return tell(findings=said, refusal=" ".join(k.refusal for k in verdict.kernels).strip())
+        return tell(findings=[], refusal=first_line(str(error)), is_traced=False)
+    findings: dict[tuple[str, str], list[str]] = {}
+    for found in verdict.findings:
+        lines = [pathlib.PurePath(op.line).name for op in found.ops if op.line]
+        findings[str(found.kind), _placeless(found.cause)] = lines
+    said = [dict(kind=kind, cause=cause, lines=at) for (kind, cause), at in findings.items()]
+    refusal = " ".join(kernel.refusal for kernel in verdict.kernels).strip()
+    return tell(findings=said, refusal=_placeless(first_line(refusal)), is_traced=True)
+
+
+def _placeless(text: str) -> str:
+    """A text without the folders of this machine."""
+    return re.sub(r"/\S*/(\w+\.py)", r"\1", text)
 
 
 # What the parent makes of it.
@@ -195,8 +199,8 @@ def verdict_on(worker: Worker) -> dict[str, Any]:
     try:
         event = next((e for e in iter(lambda: worker.next(VERIFY_S), None) if "refusal" in e), None)
     except TimeoutError:
-        return dict(findings=[], refusal=f"no answer in {VERIFY_S} s")
-    return event or dict(findings=[], refusal=worker.last_words())
+        return dict(findings=[], refusal=f"no answer in {VERIFY_S} s", is_traced=True)
+    return event or dict(findings=[], refusal=worker.last_words(), is_traced=True)
 
 
 def everywhere(mode: str, gather: Callable[[Worker], dict[str, Any]], jobs: int) -> dict[str, Any]:

@@ -80,24 +80,6 @@ class Critical:
         """The lanes on which the cycle takes time."""
         return {hop.span.lane for hop in self.hops if hop.cycles >= _LEAST_CYCLES}
 
-    def round_in(self, spans: tuple[Span, ...], start: float, stop: float) -> list[int]:
-        """The numbers of the spans of its last round between two moments, in their order.
-
-        It begins with a load, if there is one, and ends where that comes again. In a run that is
-        too short for one that is whole, the cycle's own spans that lie there.
-        """
-        things = [thing for thing, _ in _things(spans)]
-        numbers = [hop.number for hop in self.hops]
-        loads = (i for i, hop in enumerate(self.hops) if hop.span.kind is SpanKind.LOAD)
-        first = next(loads, 0)
-        cycle = [things[i] for i in (*numbers[first:], *numbers[:first], numbers[first])]
-        for last in range(len(spans) - 1, -1, -1):
-            if things[last] == cycle[-1] and spans[last].stop <= stop:
-                ways = [*itertools.islice(_before(spans, last), len(cycle))][::-1]
-                if [things[i] for i in ways] == cycle and spans[ways[0]].start >= start:
-                    return ways
-        return [i for i in numbers if start <= spans[i].start and spans[i].stop <= stop]
-
     def __str__(self) -> str:
         """As "load b (780) -> multiply (512) -> arrive (149): 1,441 cycles for 2 steps".
 

@@ -217,15 +217,20 @@ def cpu() -> str:
     return names[0] if names else platform.machine()
 
 
+#: What the package has besides what is timed: its figures, and what edits programs.
+_UNTIMED = frozenset({"drawing", "advising", "deepening", "editing", "progress", "values"})
+
+
 def sources_digest() -> str:
-    """Of the code that is timed: `pallascope` without its figures, and the benchmark's.
+    """Of the code that is timed: `pallascope` without what is `_UNTIMED`, and the benchmark's.
 
     The emitters are not in it. They run in a trace, but take a small part of its time.
     """
     here = pathlib.Path(__file__), pathlib.Path(kernels.__file__)
     package = imports.ROOT / "pallascope"
-    timed = (path for path in imports.sources("pallascope") if package in path.parents)
-    return code_digest(*here, *(path for path in timed if path.parent.name != "drawing"))
+    found = (path for path in imports.sources("pallascope") if package in path.parents)
+    timed = (path for path in found if _UNTIMED.isdisjoint({path.parent.name, path.stem}))
+    return code_digest(*here, *(path for path in timed if path != package / "__init__.py"))
 
 
 def main() -> None:

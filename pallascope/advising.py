@@ -35,7 +35,7 @@ from numbers import Real
 
 from pallascope.arguments import MACHINE, expect, expect_flags
 from pallascope.checking.check import check
-from pallascope.checking.values import sources_of
+from pallascope.values import sources_of
 from pallascope.deepening import deepened, depths
 from pallascope.editing import (
     FIXED,

@@ -15,7 +15,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 import pallascope
 from pallascope.__main__ import main
 from pallascope.advising import advise
-from pallascope.checking.values import sources_of
+from pallascope.values import sources_of
 from pallascope.deepening import deepened, depths
 from pallascope.editing import Move, Relax, edited, site
 from pallascope.playing import bare

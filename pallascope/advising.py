@@ -35,7 +35,6 @@ from numbers import Real
 
 from pallascope.arguments import MACHINE, expect, expect_flags
 from pallascope.checking.check import check
-from pallascope.values import sources_of
 from pallascope.deepening import deepened, depths
 from pallascope.editing import (
     FIXED,
@@ -56,6 +55,7 @@ from pallascope.progress import Progress, steps
 from pallascope.report import count
 from pallascope.simulating.simulate import simulate
 from pallascope.tracing.trace import trace
+from pallascope.values import sources_of
 
 #: Seconds after which no further edit is tried.
 SECONDS = 60.0

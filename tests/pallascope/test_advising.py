@@ -15,11 +15,11 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 import pallascope
 from pallascope.__main__ import main
 from pallascope.advising import advise
-from pallascope.values import sources_of
 from pallascope.deepening import deepened, depths
 from pallascope.editing import Move, Relax, edited, site
 from pallascope.playing import bare
 from pallascope.program import Kind
+from pallascope.values import sources_of
 from pipelib.kernels import MatmulConfig, attention, matmul
 from pipelib_book import gallery
 from pipelib_book.laboratory.parts import STEPS, drain, launch, span, tile_slots, two_threads

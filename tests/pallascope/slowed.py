@@ -41,11 +41,11 @@ def _subject(name, slots=None):
     return subject.trace() if slots is None else subject.trace(slots)
 
 
-def _as_it_is(kind, barrier=""):
+def _as_it_is(kind, barrier="", pending=None):
     """Nothing more is needed: the kernel was written with this line too early or too late."""
 
     def slower(program):
-        thread, index = _first(program, kind, barrier)
+        thread, index = _first(program, kind, barrier, pending=pending)
         return program, program.threads[thread][index].line
 
     return slower
@@ -83,13 +83,14 @@ def _tightened(kind):
     return slower
 
 
-def _first(program, kind, barrier="", thread=None):
+def _first(program, kind, barrier="", thread=None, pending=None):
     return next(
         (number, index)
         for number, ops in enumerate(program.threads)
         if thread in (None, number)
         for index, op in enumerate(ops)
         if op.kind is kind and (not barrier or program.barriers[op.barrier].name == barrier)
+        if pending in (None, op.pending)
     )
 
 
@@ -114,7 +115,7 @@ SLOWED = (
     _of("through", _as_it_is(Kind.WAIT_STORE), 3),
     _of("gated", _as_it_is(Kind.WAIT_STORE), 3),
     _of("squares", _as_it_is(Kind.WGMMA_WAIT), 3),
-    _of("sum", _as_it_is(Kind.WGMMA_WAIT), 4),
+    _of("sum", _as_it_is(Kind.WGMMA_WAIT, pending=0), 4),
     _of("queries", _as_it_is(Kind.ARRIVE, "q_out")),
     _of("ring", _moved(Kind.ARRIVE, 5), 3),
     _of("two-readers", _moved(Kind.ARRIVE, 5, thread=1), 3),

@@ -173,7 +173,7 @@ def _placeless(text: str) -> str:
 
 def on_gpu(worker: Worker) -> dict[str, Any]:
     """Lets a worker run, and gathers what becomes of its kernel."""
-    found: dict[str, Any] = dict(outcome="nothing", wrong=0, errors=[])
+    found: dict[str, Any] = dict(outcome="nothing", wrong=[], error=[])
     timeout_s: float = faults.READY_S
     try:
         while event := worker.next(timeout_s):
@@ -183,13 +183,13 @@ def on_gpu(worker: Worker) -> dict[str, Any]:
             elif "outcome" in event:
                 found |= dict(outcome=event["outcome"], text=first_line(event["text"]))
             elif "error" in event:
-                found["errors"].append(event["error"])
-                found["wrong"] += event["wrong"]
+                found["error"].append(event["error"])
+                found["wrong"].append(int(event["wrong"]))
         if worker.process.wait() and "text" not in found:
             found |= dict(outcome="killed", text=worker.last_words())
     except TimeoutError:
         found |= dict(outcome="hang", text=f"no answer in {timeout_s} s")
-    if found["outcome"] == "nothing" and found["wrong"]:
+    if found["outcome"] == "nothing" and any(found["wrong"]):
         found["outcome"] = "wrong"
     return found
 

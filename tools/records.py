@@ -34,6 +34,7 @@ from pipelib_book.measured import (
     outcomes,
     results,
     searches,
+    written,
 )
 from pipelib_book.measured import (
     collective as of_devices,
@@ -56,6 +57,7 @@ QUOTES = {
     "memory_bound.json": r"\bbandwidth\.",
     "hazards.*.json": r"show_hazard|hazard_table|\bOutcomes\.read\(\)|\bseen\.",
     "wild.*.json": r"show_fault|fault_table|suite=\"wild\"|\brecords\.jax",
+    "written.*.json": r"\bwritten\.",
     "tokamax.json": r"\bin_tokamax\(",
     "(model|predicted).json": r"\bmodel\.(rows|scatter|\w+_table)\(",
     "profile.json": r"\bprofile\.",
@@ -110,8 +112,8 @@ class Run(NamedTuple):
 def count_samples(value: Any) -> int:
     """How many times, cycles or errors a record has: floats, in lists of floats or None.
 
-    A faulty kernel of the gallery that gave no result counts as one sample, and so does a run under
-    a tool. An account of cycles says itself how many samples of warps it has.
+    A faulty kernel of the gallery that gave no result counts as one sample, and so do a run under a
+    tool and a verdict. An account of cycles says itself how many samples of warps it has.
     """
     if isinstance(value, dict):
         if {"samples", "tensor_percent"} <= {*value}:
@@ -120,6 +122,8 @@ def count_samples(value: Any) -> int:
             return len(value.get("wrong", ())) or 1
         if {"memcheck", "synccheck"} <= {*value}:
             return 2
+        if {"findings", "refusal"} <= {*value}:
+            return 1
         return sum(map(count_samples, value.values()))
     if not isinstance(value, list):
         return 0
@@ -230,6 +234,8 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "What each faulty kernel did", book.hazard_table()
     elif name == "wild.json":
         yield "What each faulty kernel did", book.fault_table()
+    elif name == "written.json":
+        yield "Who saw what in kernels that a language model wrote", written.who_saw_what()
     elif name == "tokamax.json":
         yield "What each fault did in tokamax itself", outcomes.tokamax_table()
     elif name == "search.json":

@@ -133,6 +133,6 @@ def test_tags_are_safe_and_leave_out_what_is_not_known():
 def test_the_schemas_lie_where_they_say(tmp_path):
     sphinx_door.serve_schemas(tmp_path)
     found = {path.name: json.loads(path.read_text("utf-8")) for path in tmp_path.iterdir()}
-    assert {*found} == {f"{name}.schema.json" for name in ("report", "compile", "tune")}
+    assert {*found} == {f"{name}.schema.json" for name in ("advise", "report", "compile", "tune")}
     (home,) = re.findall(r" baseurl: (\S+)", (execution.ROOT / "_config.yml").read_text())
     assert [schema["$id"] for schema in found.values()] == [home + name for name in found]

@@ -308,8 +308,8 @@ def _search(options: argparse.Namespace) -> tuning.Task:
     names = "tolerance", "measure", "seconds", "jobs", "cache"
     said = {name: getattr(options, name) for name in names}
     given = {name: value for name, value in said.items() if value is not None}
-    named = options.ranges, options.space, options.expected, options.machine or tuning.MACHINE
-    named = *named, options.advise
+    machine = options.machine or tuning.MACHINE
+    named = options.ranges, options.space, options.expected, machine, options.advise
     return tuning.Task(options.function, options.args, *named, given)
 
 

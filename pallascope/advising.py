@@ -221,8 +221,10 @@ class _Search:
     def __init__(self, program: Program, machine: Machine, deadline: float):
         self.program, self.machine = program, machine
         self.deadline, self.left, self.tried = deadline, 0, 0
-        self.strict = check(program, strict=True).ok
-        report = check(program, strict=self.strict)
+        report = check(program, strict=True)
+        self.strict = report.ok
+        if not self.strict:
+            report = check(program)
         if not report.ok:
             raise ValueError(
                 f"{program.name} has {count(len(report.findings), 'finding')} as it is, so no edit"

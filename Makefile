@@ -172,6 +172,7 @@ benchmark: peer-site ## On a Hopper GPU: measure, and write the records of bench
 		$(GPU_PYTHON) -m benchmarks.grouped --rounds 5; \
 		$(GPU_PYTHON) -m benchmarks.search; \
 		$(GPU_PYTHON) -m benchmarks.memory_bound; \
+		$(GPU_PYTHON) -m benchmarks.frameworks; \
 		$(GPU_PYTHON) -m benchmarks.machine; \
 		$(GPU_PYTHON) -m benchmarks.profile measure $(RESULTS)/profile.json; \
 		$(GPU_PYTHON) -m benchmarks.machine derive $(RESULTS)/machine.json > machine.part; \

@@ -38,7 +38,8 @@ LAUNCHES = 5
 CALIBRATED: dict[str, Any] = dict(
     wgmma_restart_cycles=47.0,
     wgmma_reach=0.987,
-    code_growth=1.54,
+    code_growth=1.4,
+    arithmetic_reach=0.65,
     cold_seconds=2.3e-6,
     hbm_static_reach=0.955,
     clock_at=((0.0, 1.0), (0.13, 0.9975), (0.25, 0.9114), (0.5, 0.9114), (1.0, 0.7873)),
@@ -122,16 +123,24 @@ def _at_once(clock0: np.ndarray, clock1: np.ndarray) -> int:
     return int(max(((starts <= t) & (stops > t)).sum() for t in starts))
 
 
-def copy_bandwidth() -> dict[str, Any]:
-    """x + 1 by XLA on 4 GiB of float32: bytes read and written, and times."""
+#: What XLA does with 4 GiB of float32, and how many times it moves as many bytes.
+_BANDWIDTHS: dict[str, tuple[Callable[[jax.Array], jax.Array], int]] = {
+    "copy": (lambda x: x + 1, 2),
+    "read": (jnp.max, 1),
+}
+
+
+def bandwidth(name: str) -> dict[str, Any]:
+    """The bytes that HBM reads and writes, and times."""
     x = jnp.zeros(1 << 30, jnp.float32)
-    samples = timing.measure({"copy": lambda x: x + 1}, (x,), rounds=2, burst=5)
-    return dict(bytes=2 * x.nbytes, microseconds=list(samples["copy"].microseconds))
+    function, times = _BANDWIDTHS[name]
+    samples = timing.measure({name: function}, (x,), rounds=2, burst=5)
+    return dict(bytes=times * x.nbytes, microseconds=list(samples[name].microseconds))
 
 
 _KERNELS = OneByOne(
-    lambda case: compiled_case(case) if case else None,
-    lambda case, kernel: run_case(case, kernel) if case else copy_bandwidth(),
+    lambda case: None if isinstance(case, str) else compiled_case(case),
+    lambda case, kernel: bandwidth(case) if isinstance(case, str) else run_case(case, kernel),
     lambda found: f"{median(found['microseconds']):.1f} us",
 )
 _PROBES = OneByOne(
@@ -183,7 +192,9 @@ def parameters(record: dict[str, Any]) -> Machine:
     most = lambda where, key: max(work(n) / of(n, key) for n in rings if n.endswith(where))
     flops = lambda name: work(name) / of(name)
 
-    clock, copy = of("clock rate", "clock_hz"), record["kernels"]["copy"]
+    clock = of("clock rate", "clock_hz")
+    rate = lambda moved: 1e6 * moved["bytes"] / median(moved["microseconds"])
+    copied, read = (rate(record["kernels"][name]) for name in _BANDWIDTHS)
     arrive, load_issue = inner("arrive"), inner("load 1024 bytes, L2")
     wake = of("round trip, delayed") / 2 - of("delay") - arrive
     sm_rate = most(", 1 blocks, L2", "cycles")
@@ -204,9 +215,14 @@ def parameters(record: dict[str, Any]) -> Machine:
         for name in record["probes"]
         if name.startswith("shared ring") and ", L2, as in a product" in name
     )
+    alone, beside = (
+        {name: of(f"{name} of 64x128, 1 threads{words}") for name in ("exp2", "softmax")}
+        for words in ("", ", beside products with a in SMEM")
+    )
+    others = lambda cycles: cycles["softmax"] - cycles["exp2"]
     stored = lambda kind: of(f"{kind} ring of 16384 bytes, {clocked.SMS} blocks, L2", "second_run")
     gpu = record["provenance"]["gpu"]
-    beside = records.RESULTS / records.folder(gpu)
+    folder = records.RESULTS / records.folder(gpu)
     found = Machine(
         name=gpu,
         clock_hz=clock,
@@ -217,7 +233,8 @@ def parameters(record: dict[str, Any]) -> Machine:
         sm_bytes_per_cycle=sm_rate,
         l2_bytes_per_second=most(f", {clocked.SMS} blocks, L2", "second_run") * clocked.SMS * clock,
         l2_shared_bytes_per_second=most_shared * clocked.SMS * clock,
-        hbm_bytes_per_second=copy["bytes"] / median(copy["microseconds"]) * 1e6,
+        hbm_bytes_per_second=copied,
+        hbm_read_gain=read / copied,
         store_issue_cycles=store_issue,
         store_latency_cycles=store[0] - 1024 / store_rate - store_issue,
         store_bytes_per_cycle=store_rate,
@@ -238,12 +255,14 @@ def parameters(record: dict[str, Any]) -> Machine:
         smem_bytes_per_cycle=smem_rate,
         alu_ops_per_cycle=flops("add, 1 threads"),
         transcendental_ops_per_cycle=flops("exp2, approximate, 1 threads"),
+        transcendental_slowdown=beside["exp2"] / alone["exp2"],
+        alu_slowdown=others(beside) / others(alone),
         exchanges_per_cycle=SHUFFLES_PER_CYCLE,
         add_cost=stored("add store") / stored("store"),
-        **launching(_opened(beside / "starts.json"), clock),
+        **launching(_opened(folder / "starts.json"), clock),
         **CALIBRATED,
     )
-    found = found.changed(**nvlink.parameters(records.read(beside / "nvlink.json"), found))
+    found = found.changed(**nvlink.parameters(records.read(folder / "nvlink.json"), found))
     digits = lambda x: float(f"{x:.4g}") if isinstance(x, float) else x
     rates = tuple((dtype, digits(rate)) for dtype, rate in found.wgmma_flops_per_cycle)
     rounded = {name: digits(value) for name, value in dataclasses.asdict(found).items()}
@@ -284,9 +303,13 @@ SUITE = Suite(
     "machine",
     {
         "kernels": Part(
-            lambda problem, groups: {"copy": None} | {case.name: case for case in kernels.cases()},
+            lambda problem, groups: (
+                {name: name for name in _BANDWIDTHS} | {case.name: case for case in kernels.cases()}
+            ),
             _KERNELS,
-            lambda problem, name, case: case and (case.build(True), case.inputs),
+            lambda problem, name, case: (
+                None if isinstance(case, str) else (case.build(True), case.inputs)
+            ),
             apart=True,
         ),
         "probes": Part(

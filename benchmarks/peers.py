@@ -96,12 +96,22 @@ def module(build: str, name: str) -> Any:
             f"{PACKAGES[build]} is not on Python's path, so {build} cannot be measured: `make"
             " peers` fetches it, and `make peer-site` unpacks it."
         )
-    # Python reads no .pth file in a folder of PYTHONPATH, and CUTLASS needs its own.
-    site.addsitedir(str(metadata.distribution(PACKAGES[build]).locate_file("")))
+    open_folder(PACKAGES[build])
     try:
         return importlib.import_module(name)
     except Exception as error:  # of whatever kind its libraries refuse by
         raise ImportError(f"{versions()[build]} does not load here: {error}") from error
+
+
+def open_folder(package: str) -> None:
+    """Reads the .pth files beside a package: Python reads none in a folder of PYTHONPATH.
+
+    CUTLASS needs its own.
+
+    Raises:
+      PackageNotFoundError: the package is not on Python's path.
+    """
+    site.addsitedir(str(metadata.distribution(package).locate_file("")))
 
 
 def load(build: str = "fa3") -> Any:

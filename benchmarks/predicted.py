@@ -1,42 +1,45 @@
 """What `pallascope.predict` says of launches that a GPU has measured, on no GPU.
 
     python -m benchmarks.predicted             the pairs of `benchmarks.model`: a quarter of an hour
-    python -m benchmarks.predicted defaults    calls without a configuration: ten minutes
+    python -m benchmarks.predicted defaults    calls without a configuration: as long
 
 The model. Each pair is predicted twice: at the clock that the GPU had while it was measured, which
 leaves the errors of the schedule's model alone; and at the clock that the model expects, which is
 what a reader without a GPU gets. Of a function that calls several kernels, the times of all are
 added up.
 
-Calls without a configuration are what a user runs: the sixty products whose sizes were drawn by
-chance (`untuned`), and attention forward of `benchmarks.attention`. They are predicted at the
-model's own clock. What fitted in L2 when it was measured is there: an attention's arrays, or all
-the sets of factors that a product had in rotation.
+Calls without a configuration are what a user runs: those of `measured.model.CALLS`. They are
+predicted at the model's own clock. What fitted in L2 when it was measured is there: an attention's
+arrays, or all the sets of factors that a product had in rotation.
 """
 
 import argparse
 import contextlib
 import functools
+import math
 import multiprocessing
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
+import numpy as np
 from jax.experimental.pallas.ops.gpu import attention_mgpu, hopper_matmul_mgpu
 
-from benchmarks import attention_problems, products, records
+import benchmarks.attention
+from benchmarks import attention_problems, decode, memory_bound, products, records
 from benchmarks.model_pairs import Pair, pairs
 from pallascope.bench.provenance import provenance
 from pallascope.machine import H200
 from pallascope.predicting import launch, sampled
 from pallascope.program import Program
-from pallascope.simulating.launch import Index
-from pallascope.tracing.trace import tracers
+from pallascope.simulating.launch import Index, streamed
+from pallascope.tracing.around import Fusion
+from pallascope.tracing.trace import hosted
 from pallascope.tuning import measuring
-from pipelib.kernels import attention, matmul
+from pipelib.kernels import matmul, rms_norm, softmax
 from pipelib.kernels.hopper import H100_SMS, Gpu, assumed
 from pipelib_book.measured.model import measured_defaults
 
@@ -58,16 +61,20 @@ def on_h200() -> Iterator[None]:
         yield
 
 
-def _traced(function: Callable[..., Any], args: tuple[Any, ...]) -> list[dict[Index, Program]]:
-    """Some blocks of each kernel that a function calls on an H200."""
+type _Samples = list[dict[Index, Program]]
+
+
+def _traced(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[_Samples, list[Fusion]]:
+    """Some blocks of each kernel that a function calls on an H200; and what XLA runs besides."""
     with on_h200():
-        found = tracers(function, args, "predicted")
-        return [sampled(tracer.program, tracer.grid, H200.sms) for tracer in found]
+        found, host = hosted(function, args, "predicted")
+        samples = [sampled(tracer.program, tracer.grid, H200.sms) for tracer in found]
+        return samples, host.fusions()
 
 
 def predicted(pair: Pair, mhz: float) -> dict[str, Any]:
     """The microseconds of a pair's launches at a clock; at the model's own, and that clock."""
-    samples = _traced(pair.function, pair.args)
+    samples, _ = _traced(pair.function, pair.args)
     timed = functools.partial(launch, machine=H200, l2_hits=pair.l2_hits)
     at_clock = [timed(each, clock_hz=1e6 * mhz) for each in samples]
     own = [timed(each) for each in samples]
@@ -83,26 +90,73 @@ def _predicted(name: str, mhz: float) -> tuple[str, dict[str, Any]]:
     return name, predicted(pairs()[name], mhz)
 
 
+class _Call(NamedTuple):
+    """A function and its arguments; the arrays that are there meanwhile; how many of its kernels
+    were not measured, the first ones; whether those that XLA makes around them were."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kept: tuple[Any, ...]
+    before: int = 0
+    around: bool = False
+
+
+def _product(problem: Mapping[str, Any]) -> _Call:
+    made = products.Problem(**problem)
+    run = functools.partial(matmul, transpose_a=made.transpose_a, transpose_b=made.transpose_b)
+    args = tuple(made.factors)
+    return _Call(run, args, args * measuring.rotation(args), around=True)
+
+
+def _attention(problem: Mapping[str, Any]) -> _Call:
+    """Forward, or its gradients; the record of these has no kernel of the forward pass."""
+    asked = attention_problems.Problem(**problem)
+    run = benchmarks.attention.ours(asked, None)
+    *args, out = asked.arrays
+    if not asked.backward:
+        return _Call(run, tuple(args), (*args, out))
+    before = len(hosted(run, tuple(args), "predicted")[0])
+    gradients = functools.partial(benchmarks.attention.gradients, run)
+    return _Call(gradients, (*args, out), (*args, out) * 2, before)
+
+
+def _decode(problem: Mapping[str, Any]) -> _Call:
+    """The lengths and the page table are numbers: loops depend on them."""
+    asked = decode.Problem(**problem)
+    q, k, v, lengths, table = asked.args
+    full = np.full(lengths.shape, asked.keys, lengths.dtype)
+    pages = np.arange(math.prod(table.shape), dtype=table.dtype).reshape(table.shape)
+    return _Call(decode.ours, (q, k, v, full, pages), (q, k, v))
+
+
+def _rows(run: Callable[..., Any], problem: Mapping[str, Any]) -> _Call:
+    x = memory_bound.Problem(**problem).x
+    return _Call(run, (x,), (x, x))
+
+
+#: What makes the call of each family of `measured.model.CALLS`.
+_CALLS: dict[str, Callable[[Mapping[str, Any]], _Call]] = {
+    "matmul": _product,
+    "attention": _attention,
+    "attention's gradients": _attention,
+    "decode_attention": _decode,
+    "rms_norm": functools.partial(_rows, functools.partial(rms_norm, eps=memory_bound.EPS)),
+    "softmax": functools.partial(_rows, softmax),
+}
+
+
 def default(name: str, problem: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The microseconds of a call without a configuration, `name` and all."""
-    if "seq" in problem:
-        asked = attention_problems.Problem(**problem)
-        function = functools.partial(attention, causal=asked.causal, scale=1.0)
-        *args, _ = kept = asked.arrays
-    else:
-        made = products.Problem(**problem)
-        function = functools.partial(
-            matmul, transpose_a=made.transpose_a, transpose_b=made.transpose_b
-        )
-        args = made.factors
-        kept = args * measuring.rotation(args)
-    size = sum(x.size * x.dtype.itemsize for x in kept)
-    l2_hits = 1.0 if size <= measuring.L2_BYTES else None
     try:
-        samples = _traced(function, tuple(args))
+        with on_h200():
+            call = _CALLS[name.partition(":")[0]](problem)
+        samples, around = _traced(call.function, call.args)
     except ValueError as error:  # XLA computes it
         return name, dict(reason=str(error))
-    us = sum(launch(each, machine=H200, l2_hits=l2_hits).us for each in samples)
+    size = sum(x.size * x.dtype.itemsize for x in call.kept)
+    l2_hits = 1.0 if size <= measuring.L2_BYTES else None
+    us = sum(launch(each, machine=H200, l2_hits=l2_hits).us for each in samples[call.before :])
+    us += sum(1e6 * streamed(*each, H200, l2_hits) for each in around) if call.around else 0.0
     return name, dict(us=round(us, 3))
 
 

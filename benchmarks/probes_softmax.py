@@ -101,8 +101,8 @@ def _rounded(x: jax.Array) -> jax.Array:
 def scaled(threads: int) -> Probe:
     """A multiplication and an addition of each element, which the reductions below do too.
 
-    The model: two operations on each element, 205 cycles. The alternative: the compiler fuses them,
-    so that a lane has 64 instructions, and a step takes some 67 cycles.
+    The model: one operation on each element, and as many instructions more as other kernels have,
+    96 cycles. The alternative: a lane has 64 instructions, and a step takes some 67 cycles.
     """
     steps = _Steps((ROWS, COLUMNS), lambda x: x * 0.5 + 0.25)
     return steps.probe(f"scale {ROWS}x{COLUMNS}", threads, work=dict(ops=2.0 * ROWS * COLUMNS))
@@ -111,10 +111,11 @@ def scaled(threads: int) -> Probe:
 def rows(kind: str, threads: int) -> Probe:
     """The maximum or the sum of each row; then a quarter of it is taken from each element.
 
-    The model: two operations on each element, those of the reduction, and the words that lanes pass
-    each other: 322 cycles for each thread, so that three take 967. The alternatives: a fused
-    multiplication and addition takes less. If a shuffle's latency counts, a step of one thread
-    takes some 60 cycles more than its instructions, and further threads hide this.
+    The model: one operation on each element, those of the reduction, and the words that lanes pass
+    each other: 298 cycles for one thread with maxima; three take 1364. The alternatives: if threads
+    share the unit as well as one thread alone uses it, three take 900. If a shuffle's latency
+    counts, a step of one thread takes some 60 cycles more than its instructions, and further
+    threads hide this.
     """
     reduce = dict(max=lambda x: x.max(axis=1), sum=lambda x: x.sum(axis=1))[kind]
     steps = _Steps((ROWS, COLUMNS), lambda x: x - _to_all(reduce(x)) * 0.25)
@@ -125,7 +126,7 @@ def rows(kind: str, threads: int) -> Probe:
 def rounded(threads: int) -> Probe:
     """An addition of each element, a conversion to float16 and one back.
 
-    The model: each conversion costs as much as an addition, 306 cycles for each thread. The
+    The model: each conversion costs as much as an addition, 282 cycles for one thread. The
     alternative: the lane has 160 instructions, since one converts two elements to float16; if each
     converts at half the rate of an addition, a step takes some 260 cycles, else 160.
     """
@@ -137,8 +138,9 @@ def rounded(threads: int) -> Probe:
 def exponentials(threads: int) -> Probe:
     """2 to the power of each element: the part of `softmax` that another unit does.
 
-    The model: 16 elements a cycle, 514 cycles for each thread. The alternative: one thread alone
-    does not keep the unit busy, so that three take less than three times as long.
+    The model: 16 elements a cycle, 517 cycles for one thread, and fewer for several, so that three
+    take 2372. The alternative: one thread alone does not keep the unit busy, so that three take
+    less than three times as long.
     """
     steps = _Steps((ROWS, COLUMNS), jnp.exp2)
     work = dict(functions=1.0 * ROWS * COLUMNS)
@@ -148,11 +150,11 @@ def exponentials(threads: int) -> Probe:
 def softmax(threads: int) -> Probe:
     """The softmax of a step of attention; its probabilities in float16 are added up.
 
-    The model: arithmetic, exponentials and shuffles take their time one after the other, and
-    threads take turns: 1170 cycles for each thread. The alternatives: if the exponentials' unit
-    works beside the arithmetic of the same thread, one thread's step is shorter, at least 528
-    cycles. If it works beside the arithmetic of other threads only, steps of two and three threads
-    are shorter than two and three steps of one.
+    The model: a thread's arithmetic, exponentials and shuffles take their time one after the other,
+    and the exponentials' unit works beside the arithmetic of other threads: 1118 cycles for one
+    thread, 1835 for two, 2755 for three. The alternatives: if it works beside the arithmetic of the
+    same thread, one thread's step is shorter, at least 528 cycles. If threads take turns, two and
+    three take two and three times as long as one.
     """
     scale = math.log2(math.e) / 8
 
@@ -189,8 +191,8 @@ _LINKS: dict[str, Callable[[jax.Array], jax.Array]] = {
 def chain(name: str) -> Probe:
     """Eight operations in a row, each on the result of the operation before.
 
-    The model knows throughput alone: eight additions of 128 elements take 13 cycles, eight
-    exponentials 64. The alternative: an instruction's latency counts, at least 4 cycles for an
+    The model knows throughput alone: eight additions of 128 elements take 12 cycles, eight
+    exponentials 65. The alternative: an instruction's latency counts, at least 4 cycles for an
     addition and some 20 for an exponential, so that eight take 32 and 160.
     """
     link = _LINKS[name]
@@ -207,7 +209,7 @@ def chain(name: str) -> Probe:
 def chain_of_rows() -> Probe:
     """Maxima of rows of 64 x 8, each of what the one before left: two rounds of shuffles.
 
-    The model knows throughput alone: 36 cycles. The alternative: latencies count, some 25 cycles
+    The model knows throughput alone: 34 cycles. The alternative: latencies count, some 25 cycles
     for each round of shuffles and 25 for the five operations around them.
     """
     columns = 8
@@ -224,9 +226,9 @@ def beside(alone: Probe, registers: bool = False) -> Probe:
     The question: the tensor core reads and writes accumulators in registers; does it take register
     bandwidth, or turns of the scheduler, from the other threads?
 
-    The model: arithmetic and products do not meet, so the arithmetic takes what it takes alone, and
-    a product 259 cycles. The alternative: if registers' bandwidth is shared, one of the two takes
-    longer.
+    The model: arithmetic takes longer, by what these probes have shown (1302 cycles for a softmax),
+    and a product 259 cycles. The alternative: if they did not meet, the arithmetic would take what
+    it takes alone; if registers' bandwidth were shared evenly, products would take longer, too.
     """
     right, (arithmetic,) = Right(128), alone.roles
 

@@ -8,7 +8,8 @@ JAX remembers jaxprs. They are seconds of the core, which do not pass while othe
 `simulate_seconds` are of the core too, of the program. `peak_bytes` is what Python's tracemalloc
 saw at most in one more trace, `kept_bytes` what it saw after it, the program. `move_seconds` are
 those on the clock that a slider of `pallascope.explore` takes to trace, check, simulate and draw
-anew.
+anew. `python -m benchmarks.schedule simulate` measures these and `simulate_seconds` alone, and
+leaves the rest of the record, which holds as long as tracing and checking do (`digests`).
 
 Cores differ by more than a factor of two, and so does one core by what its neighbours do. So a
 fixed piece of plain Python, the `yardstick`, is timed beside each sample: `first_yardsticks` beside
@@ -39,7 +40,6 @@ import jax
 import jax.numpy as jnp
 
 import pallascope
-from benchmarks import imports
 from benchmarks import schedule_kernels as kernels
 from benchmarks.schedule_kernels import TILE_K, TILE_M, TILE_N, matmul
 from pallascope import Program
@@ -179,18 +179,40 @@ def measure(name: str, m: int, n: int, k: int) -> dict[str, Any]:
     for which in ("first", "again"):
         seconds = statistics.median(samples[f"{which}_seconds"])
         row += f" | {which} {seconds:7.3f} s {ops / seconds:9,.0f} ops/s"
-    for which, function in (
-        ("check", pallascope.check),
-        ("simulate", lambda program: pallascope.simulate(program, pallascope.H100)),
-    ):
-        for _ in range(SAMPLES):
-            samples[f"{which}_yardsticks"].append(yardstick())
-            core = time.process_time()
-            function(program)
-            samples[f"{which}_seconds"].append(time.process_time() - core)
+    samples |= _timed("check", pallascope.check, program) | _simulated(program)
+    for which in ("check", "simulate"):
         row += f" | {which} {statistics.median(samples[f'{which}_seconds']):6.3f} s"
     print(f"{row} | {peak / ops:6,.0f} bytes/op at most")
     return dict(name=name, m=m, n=n, k=k, ops=ops, **samples, peak_bytes=peak, kept_bytes=kept)
+
+
+def _timed(
+    which: str, function: Callable[[Program], object], program: Program
+) -> dict[str, list[float]]:
+    """The samples of a function of a program."""
+    samples: dict[str, list[float]] = collections.defaultdict(list)
+    for _ in range(SAMPLES):
+        samples[f"{which}_yardsticks"].append(yardstick())
+        core = time.process_time()
+        function(program)
+        samples[f"{which}_seconds"].append(time.process_time() - core)
+    return dict(samples)
+
+
+def _simulated(program: Program) -> dict[str, list[float]]:
+    return _timed("simulate", lambda made: pallascope.simulate(made, pallascope.H100), program)
+
+
+def simulate_again(record: dict[str, Any]) -> None:
+    """Measures simulations and moves anew, in a record whose other parts hold."""
+    for size in record["sizes"]:
+        a, b = ((size["m"], size["k"]), (size["k"], size["n"]))
+        like = (jax.ShapeDtypeStruct(shape, jnp.float16) for shape in (a, b))
+        size |= _simulated(pallascope.trace(matmul, *like))
+        print(f"{size['name']:18} | simulate {statistics.median(size['simulate_seconds']):6.3f} s")
+    record["move_seconds"] = measure_moves()
+    record["digests"]["simulate"] = digests()["simulate"]
+    record["simulated"] = provenance()
 
 
 def measure_moves() -> list[float]:
@@ -217,24 +239,40 @@ def cpu() -> str:
     return names[0] if names else platform.machine()
 
 
-#: What the package has besides what is timed: its figures, and what edits programs.
-_UNTIMED = frozenset({"drawing", "advising", "deepening", "editing", "progress", "values"})
+_VALUES = frozenset({
+    "arguments", "frozen", "garbage", "interleaving", "machine", "program", "report", "sources",
+})  # fmt: skip
+#: The rooms and modules of `pallascope` that each part of the record times.
+_TIMED = {
+    "check": _VALUES | {"tracing", "checking"},
+    "simulate": _VALUES | {"simulating", "critical_cycle", "lanes", "spans", "timeline"},
+}
 
 
-def sources_digest() -> str:
-    """Of the code that is timed: `pallascope` without what is `_UNTIMED`, and the benchmark's.
+def digests() -> dict[str, str]:
+    """Of the code that each part times: of `pallascope`, and the kernels.
 
     The emitters are not in it. They run in a trace, but take a small part of its time.
     """
-    here = pathlib.Path(__file__), pathlib.Path(kernels.__file__)
-    package = imports.ROOT / "pallascope"
-    found = (path for path in imports.sources("pallascope") if package in path.parents)
-    timed = (path for path in found if _UNTIMED.isdisjoint({path.parent.name, path.stem}))
-    return code_digest(*here, *(path for path in timed if path != package / "__init__.py"))
+    package = pathlib.Path(pallascope.__file__).parent
+    places = {path: path.relative_to(package).parts[0] for path in package.rglob("*.py")}
+    kernel = pathlib.Path(kernels.__file__)
+    return {
+        part: code_digest(
+            kernel, *(path for path in sorted(places) if places[path].removesuffix(".py") in rooms)
+        )
+        for part, rooms in _TIMED.items()
+    }
 
 
 def main() -> None:
-    """Measures all and writes the record; or one sample of one large program, as JSON."""
+    """Measures all, or simulations alone, and writes the record; or prints one sample of one large
+    program, as JSON."""
+    if sys.argv[1:] == ["simulate"]:
+        record = json.loads(RECORD.read_text("utf-8"))
+        simulate_again(record)
+        RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        return
     if len(sys.argv) > 1:
         print(json.dumps(sample(sys.argv[1])))
         return
@@ -246,7 +284,7 @@ def main() -> None:
         command="python -m benchmarks.schedule",
         cpu=cpu(),
         provenance=provenance(),
-        sources_digest=sources_digest(),
+        digests=digests(),
         sizes=sizes,
         large=large,
         move_seconds=measure_moves(),

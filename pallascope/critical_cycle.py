@@ -6,14 +6,22 @@ unit did before, or, of a wait, the arrival that ended it. Follow that back from
 are finitely many things in a step, so they come again, some steps earlier: this is the **critical
 cycle**. Its time over its steps is the period, and the period is the largest such ratio of all
 cycles of the pipeline. So nothing but a change to the critical cycle makes the steps
-shorter, and what is not on it may take longer, up to its slack.
+shorter.
+
+What is not on it may take longer, up to its **slack** (`slack`). A thing also comes after things
+that it was not late for; each of these has **room** (`Span.room`): the cycles by which it could
+have been later. Follow any of these ways back until the thing comes again: that is one of the
+pipeline's other cycles, and its rooms add up to what it lacks of the period. The least such sum is
+the thing's slack, by Dijkstra's algorithm.
 
 It is a timed event graph, whose period is its maximum cycle ratio. Source: F. Baccelli and others,
 "Synchronization and Linearity", 1992, chapter 3.
 
-Not covered: what is not periodic, as steps that differ by their masks.
+Not covered: what is not periodic, as steps that differ by their masks; a slack beyond which a unit
+would do things in another order.
 """
 
+import heapq
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -79,6 +87,24 @@ class Critical:
     def lanes(self) -> set[int]:
         """The lanes on which the cycle takes time."""
         return {hop.span.lane for hop in self.hops if hop.cycles >= _LEAST_CYCLES}
+
+    def round_in(self, spans: tuple[Span, ...], start: float, stop: float) -> list[int]:
+        """The numbers of the spans of its last round between two moments, in their order.
+
+        It begins with a load, if there is one, and ends where that comes again. In a run that is
+        too short for one that is whole, the cycle's own spans that lie there.
+        """
+        things = [thing for thing, _ in _things(spans)]
+        numbers = [hop.number for hop in self.hops]
+        loads = (i for i, hop in enumerate(self.hops) if hop.span.kind is SpanKind.LOAD)
+        first = next(loads, 0)
+        cycle = [things[i] for i in (*numbers[first:], *numbers[:first], numbers[first])]
+        for last in range(len(spans) - 1, -1, -1):
+            if things[last] == cycle[-1] and spans[last].stop <= stop:
+                ways = [*itertools.islice(_before(spans, last), len(cycle))][::-1]
+                if [things[i] for i in ways] == cycle and spans[ways[0]].start >= start:
+                    return ways
+        return [i for i in numbers if start <= spans[i].start and spans[i].stop <= stop]
 
     def __str__(self) -> str:
         """As "load b (780) -> multiply (512) -> arrive (149): 1,441 cycles for 2 steps".
@@ -155,15 +181,73 @@ def critical(
     return Critical(tuple(hops), times[-1] - times[0], steps)
 
 
+class Slack(NamedTuple):
+    """A span of the steady state, and how many cycles longer the like of it may take at every step
+    before the steps take longer; infinitely many if nothing waits for it.
+
+    Example:
+      >>> a = jax.ShapeDtypeStruct((2048, 2048), jnp.bfloat16)
+      >>> program = pallascope.trace(pipelib.kernels.matmul, a, a)
+      >>> timeline = pallascope.simulate(program, pallascope.H200)
+      >>> sorted({each.span.kind for each in timeline.slack() if each.cycles == 0})
+      [...wgmma...]
+    """
+
+    span: Span
+    cycles: float
+
+
+def slack(
+    spans: tuple[Span, ...], start: float, stop: float, cycles_per_step: float
+) -> tuple[Slack, ...]:
+    """The slack of each thing of a simulated steady state, in the order of its last step.
+
+    Args:
+      spans: of the timeline.
+      start, stop: of the steady state, in cycles.
+      cycles_per_step: how long a step of it takes.
+    """
+    things = _things(spans)
+    steady = [i for i, span in enumerate(spans) if start <= _moment(span) < stop]
+    latest = {things[i][0]: i for i in steady if spans[i].step}
+    lacks = ((i, _lacks(spans, things, i, cycles_per_step)) for i in sorted(latest.values()))
+    return tuple(Slack(spans[i], cycles) for i, cycles in lacks)
+
+
+def _lacks(
+    spans: tuple[Span, ...], things: "list[_Turn]", number: int, cycles_per_step: float
+) -> float:
+    """The least that a cycle through a span lacks of the period."""
+    thing, turn = things[number]
+    least, reached, ways = float("inf"), set[int](), [(0.0, number)]
+    while ways and ways[0][0] < least:
+        room, at = heapq.heappop(ways)
+        if at in reached:
+            continue
+        reached.add(at)
+        steps = turn - things[at][1] if things[at][0] == thing else 0
+        if steps:
+            cycles = _moment(spans[number]) - _moment(spans[at])
+            least = min(least, max(0.0, room + steps * cycles_per_step - cycles))
+            continue
+        span = spans[at]
+        before = [*span.room] if span.after is None else [(span.after, 0.0), *span.room]
+        for other, more in before:
+            if other not in reached:
+                heapq.heappush(ways, (room + more, other))
+    return least
+
+
 #: A thing of every step: its thread, kind, line and scope, and its number among equals of a step.
 _Thing = tuple[int | None, SpanKind, str | None, str, int]
+_Turn = tuple[_Thing, int]
 
 
-def _things(spans: tuple[Span, ...]) -> list[tuple[_Thing, int]]:
+def _things(spans: tuple[Span, ...]) -> list[_Turn]:
     """What each span is in every step, and in how many steps it has been before."""
     in_step: Counter[tuple[object, ...]] = Counter()
     turns: Counter[_Thing] = Counter()
-    found: list[tuple[_Thing, int]] = []
+    found: list[_Turn] = []
     for span in spans:
         key = span.thread, span.kind, span.line, span.scope
         thing = *key, in_step[*key, span.step]

@@ -42,7 +42,9 @@ class Machine:
         blocks, L2", the most).
       l2_shared_bytes_per_second: loads of all SMs from L2, of tiles that blocks of one row or one
         column of the grid share ("shared ring ..., as in a product of ...", the most).
-      hbm_bytes_per_second: reads and writes together ("copy": x + 1 on 4 GiB of float32).
+      hbm_bytes_per_second: as many reads as writes ("copy": x + 1 on 4 GiB of float32).
+      hbm_read_gain: how many times as many bytes it reads if nothing is written ("read", the
+        largest of 4 GiB of float32, beside "copy").
       store_issue_cycles: a thread that starts a store ("store 1024 bytes, written", inner part).
       store_latency_cycles: from its bytes' time until a waiting thread goes on ("store ...").
       store_bytes_per_cycle: stores of one SM alone ("store ...", from their sizes).
@@ -63,6 +65,12 @@ class Machine:
       alu_ops_per_cycle: operations on float32 elements ("add"); a multiplication and an addition
         that the compiler fuses take the time of one ("multiply and add").
       transcendental_ops_per_cycle: exponentials and the like ("exp2, approximate").
+      transcendental_slowdown: how many times as long they take while the tensor core multiplies
+        ("exp2 of 64x128, beside products ...", by "exp2 of 64x128").
+      alu_slowdown: the same of what else a softmax does ("softmax of 64x128, ...", the same two,
+        less their exponentials).
+      arithmetic_reach: calibrated; the fraction of their rates that units of arithmetic reach which
+        several threads ask for.
       exchanges_per_cycle: words of 32 bits that lanes pass each other (CUDA C++ Programming Guide,
         throughput of native arithmetic instructions: warp shuffles of compute capability 9.0).
       add_cost: what a store that adds takes, in times of a store ("add store ring", "store ring").
@@ -116,6 +124,7 @@ class Machine:
     l2_bytes_per_second: float
     l2_shared_bytes_per_second: float
     hbm_bytes_per_second: float
+    hbm_read_gain: float
     store_issue_cycles: float
     store_latency_cycles: float
     store_bytes_per_cycle: float
@@ -132,6 +141,9 @@ class Machine:
     smem_bytes_per_cycle: float
     alu_ops_per_cycle: float
     transcendental_ops_per_cycle: float
+    transcendental_slowdown: float
+    alu_slowdown: float
+    arithmetic_reach: float
     exchanges_per_cycle: float
     add_cost: float
     launch_seconds: float
@@ -219,17 +231,25 @@ class Machine:
         return hits * self.l2_latency_cycles + (1 - hits) * self.hbm_latency_cycles
 
     def gmem_bytes_per_cycle(
-        self, active_sms: int, hbm_fraction: float, shared: bool = False
+        self,
+        active_sms: int,
+        hbm_fraction: float,
+        shared: bool = False,
+        written: float = 0.0,
+        spread: float = 1.0,
     ) -> float:
         """Bytes a cycle of each of `active_sms` that do the same, if HBM moves this fraction.
 
-        `shared` says whether these SMs load the same bytes.
+        `shared` says whether these SMs load the same bytes, `written` is the fraction of what HBM
+        moves that is written, and `spread` says how many times as much L2 moves.
         """
         share = 1 / (max(active_sms, 1) * self.clock_hz)
         l2 = self.l2_shared_bytes_per_second if shared else self.l2_bytes_per_second
-        rates = [self.sm_bytes_per_cycle, l2 * share]
+        rates = [self.sm_bytes_per_cycle / spread, l2 * share / spread]
         if hbm_fraction > 0:
-            rates.append(self.hbm_bytes_per_second * share / hbm_fraction)
+            slower = 1 + (self.hbm_read_gain - 1) * 2 * written  # than reads alone
+            hbm = self.hbm_bytes_per_second * self.hbm_read_gain / slower
+            rates.append(hbm * share / hbm_fraction)
         return min(rates)
 
     def wgmma_rate(self, dtype: str, line: str | None = None) -> float:
@@ -325,7 +345,9 @@ def _wrong_type(name: str, value: object, noun: str) -> TypeError:
 
 
 _RATES = "wgmma_flops_per_cycle", "tcgen05_flops_per_cycle"
-_DIVISORS = "clock_hz", "sms", "wgmma_reach", "hbm_static_reach"
+_DIVISORS = (
+    "clock_hz", "sms", "wgmma_reach", "hbm_static_reach", "hbm_read_gain", "arithmetic_reach"
+)  # fmt: skip
 _HAVE = {"wgmma": "pallascope.H200 or pallascope.H100", "tcgen05_mma": "pallascope.B200"}
 FIELDS = tuple(field.name for field in dataclasses.fields(Machine))
 _NVLINK = tuple(name for name in FIELDS if name.startswith("nvlink_"))

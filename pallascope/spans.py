@@ -54,7 +54,8 @@ class Span:
     `thread` and `op` say which op of the program it is, None if it was measured; `buffer` the short
     name of the one buffer that it is about, if one, and `slot` the slot of the ring; `text` is a
     sentence on it; `cause` is an index into `Timeline.spans`. So is `after`: the span but for which
-    this one would have begun earlier, or, of a wait, ended earlier; None if there is none.
+    this one would have begun earlier, or, of a wait, ended earlier; None if there is none. `room`
+    has the others that it comes after, and how many cycles later each could have been.
 
     Example:
       >>> load = Span(lane=1, start=50.0, stop=900.0, kind="load", slot=0)
@@ -76,6 +77,7 @@ class Span:
     scope: str = ""
     buffer: str = ""
     after: int | None = None
+    room: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.kind) is not SpanKind:

@@ -58,7 +58,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import NamedTuple
 
-from pallascope.critical_cycle import Critical, critical
+from pallascope.critical_cycle import Critical, Slack, critical, slack
 from pallascope.spans import ENGINES, Span, SpanKind
 
 
@@ -340,6 +340,21 @@ class Timeline:
         if steady is None:
             return None
         return critical(self.spans, steady.lane, steady.stop, steady.cycles_per_step)
+
+    def slack(self) -> tuple[Slack, ...]:
+        """How much longer each thing of the simulated steady state may take; empty without one.
+
+        Example:
+          >>> a = jax.ShapeDtypeStruct((2048, 2048), jnp.bfloat16)
+          >>> program = pallascope.trace(pipelib.kernels.matmul, a, a)
+          >>> found = pallascope.simulate(program, pallascope.H200).slack()
+          >>> min(each.cycles for each in found)
+          0.0
+        """
+        steady = self.steady() if self.source is Source.SIMULATED else None
+        if steady is None:
+            return ()
+        return slack(self.spans, steady.start, steady.stop, steady.cycles_per_step)
 
     def bound(self) -> str:
         """A sentence on what bounds it: the critical cycle, or else a unit or what it waits for."""

@@ -5,9 +5,9 @@ has an earlier GPU than Hopper run what it can; `check`,
 `compare` and `grade` say what a kernel's result, its time and an exercise's answer are worth, and
 `asks` has what an exercise may ask of one, and `progress` shows which were passed; `rubric` judges
 a kernel of the reader's own; `show_*` show code, reports and hazards, and `diagram` a drawn figure.
-`gallery` has the faulty kernels of chapter 12, `wild` those of chapter 20, `measured` reads the
-records of the benchmarks, `timelines` makes tables of timelines, `files` runs the command line, the
-two ladders have the configurations of chapters 14 to 16, `climbs` shows a rung, `blackwell`
+`gallery` has the faulty kernels of `book/gallery.md`, `wild` those of chapter 20, `measured` reads
+the records of the benchmarks, `timelines` makes tables of timelines, `files` runs the command line,
+the two ladders have the configurations of chapters 14 to 16, `climbs` shows a rung, `blackwell`
 interprets the kernels of chapter 19, `blackwell_ladder` has those of chapter 21, and `across`
 checks and grades those of several GPUs.
 """

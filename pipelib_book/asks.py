@@ -35,7 +35,7 @@ stores_in_flight      leave stores reading their SMEM when a wait for stores ret
 loads_in_flight       have loads under way at once, in the simulation
 stores_from_smem      store what leaves it from SMEM, by the TMA, not from registers
 fits_in               allocate no more shared memory for a block than a limit
-has_blocks            have a number of blocks
+has_blocks            have a number of blocks, with equal shares of what the kernel stores
 has_threads           have a number of threads in a block
 takes_its_arguments   have inputs that are its arguments, perhaps reshaped, and no copies of them
 makes_all_of          make the results itself, of all arguments
@@ -651,15 +651,24 @@ def _parts_multiplied(program: Program, ops: Iterable[Op], buffer: str) -> list[
 def stores_in_flight(least: int) -> Ask:
     """Asks that waits for stores leave so many that may still read their SMEM, in each thread.
 
-    One wait in three has to, as in `products_in_flight`. A group without a store counts as none.
+    A wait that finds no more than so many need not, nor need a thread's last one. Of waits in a row
+    only the last counts. A group without a store counts as none.
 
     Example:
       >>> program = gallery.GALLERY["staging-used-again"].program(fixed=True)
       >>> book.asks.stores_in_flight(4)(book.asks.Answer(program, (), pallascope.H200)).text
       'It is right, but leaves ... in flight when it waits for some, and 4 could be.'
     """
-    left = functools.partial(_left, (Kind.WAIT_STORE,), lambda at: sum(map(bool, at.unread)))
-    return functools.partial(_leaves, least, "store", left)
+
+    def ask(answer: Answer) -> Said:
+        by_thread = list[int]()
+        for ops in answer.program.threads:
+            found = [*_waits(ops, (Kind.WAIT_STORE,), lambda at: sum(map(bool, at.unread)))]
+            full = (left for before, left in found[:-1] if before > least)
+            by_thread += [min(full, default=max(left for _, left in found))] if found else []
+        return _leaving(min(by_thread, default=0), least, "store")
+
+    return ask
 
 
 def loads_in_flight(least: int) -> Ask:
@@ -731,9 +740,10 @@ def fits_in(kib: float) -> Ask:
 
 
 def has_blocks(number: int) -> Ask:
-    """Asks for so many blocks, in all clusters and on all devices together.
+    """Asks for so many blocks, in all clusters and on all devices together, with equal shares.
 
-    An answer is simulated in one cluster of its grid, so others could do the rest of the work.
+    An answer is simulated in one cluster of its grid, so others could do the rest of the work: none
+    may store more than another one.
 
     Example:
       >>> x = jnp.ones((4, 128))
@@ -747,7 +757,11 @@ def has_blocks(number: int) -> Ask:
         made = _blocks(program)
         here, verb = count(made, "block"), "is" if number == 1 else "are"
         no = f"its kernel has {here}, and {number} {verb} asked for."
-        return _said(made == number, f"has {here}.", no)
+        if made != number:
+            return _said(False, "", no)
+        stored = sorted(_stored(each) // program.blocks for each in answer.programs)
+        no = f"one of its blocks stores {stored[-1]:,} bytes, and another {stored[0]:,}."
+        return _said(stored[0] == stored[-1], f"has {here}.", no)
 
     return ask
 
@@ -932,11 +946,19 @@ def _nothing(program: Program, lacks: str) -> Said:
 
 def _loaded(program: Program) -> int:
     """The bytes that the threads of a program get from GMEM: by copies, and by ordinary reads."""
-    return sum(
-        op.bytes
-        for op in program.ops
-        if op.kind is Kind.LOAD
-        or (op.kind is Kind.READ and program.buffers[op.reads[0].buffer].space is Space.GMEM)
+    return sum(op.bytes for op in program.ops if _is_of_gmem(program, op, Kind.LOAD, Kind.READ))
+
+
+def _stored(program: Program) -> int:
+    """The bytes that the threads of a program put into GMEM: by copies, and by ordinary writes."""
+    return sum(op.bytes for op in program.ops if _is_of_gmem(program, op, Kind.STORE, Kind.WRITE))
+
+
+def _is_of_gmem(program: Program, op: Op, copy: Kind, access: Kind) -> bool:
+    """Whether an op is such a copy, or such an access of GMEM."""
+    regions = op.reads or op.writes
+    return op.kind is copy or (
+        op.kind is access and program.buffers[regions[0].buffer].space is Space.GMEM
     )
 
 
@@ -985,18 +1007,31 @@ def _leaves(
     """Whether each thread that waits leaves so many in flight at one in three of its waits."""
     by_thread = [sorted(found) for ops in answer.program.threads if (found := left(ops))]
     most = min((found[-1 - len(found) // 3] for found in by_thread), default=0)
-    return _said(
-        most >= least,
-        f"leaves {count(most, noun)} in flight when it waits for some.",
-        f"leaves {count(most, noun)} in flight when it waits for some, and {least} could be.",
-    )
+    return _leaving(most, least, noun)
+
+
+def _leaving(most: int, least: int, noun: str) -> Said:
+    """Whether so many are left in flight."""
+    said = f"leaves {count(most, noun)} in flight when it waits for some"
+    return _said(most >= least, f"{said}.", f"{said}, and {least} could be.")
 
 
 def _left(waits: tuple[Kind, ...], size: Callable[[Moment], int], ops: Iterable[Op]) -> list[int]:
     """How many a thread leaves in flight at each wait, of waits in a row at the last."""
-    is_wait = lambda moment: moment.op.kind in waits and moment.op.pending is not None
-    rows = itertools.groupby(moments(ops), is_wait)
-    return [size([*row][-1]) for waited, row in rows if waited]
+    return [left for _, left in _waits(ops, waits, size)]
+
+
+def _waits(
+    ops: Iterable[Op], kinds: tuple[Kind, ...], size: Callable[[Moment], int]
+) -> Iterator[tuple[int, int]]:
+    """How many are in flight before each wait of a thread, and after it; waits in a row are one."""
+    is_wait = lambda moment: moment.op.kind in kinds and moment.op.pending is not None
+    before = 0
+    for waited, row in itertools.groupby(moments(ops), is_wait):
+        after = size([*row][-1])
+        if waited:
+            yield before, after
+        before = after
 
 
 def _sooner(other: Kernel, by: float, find: _Find, does: str, answer: Answer) -> Said:

@@ -46,8 +46,8 @@ CHALLENGES = (
     Challenge(
         "no-room", 3, "A second copy too soon",
         "Start a copy into the slot though nothing tells TMA, which copies, that the tile has been"
-        " read: the strict check should find missing-commit, and nothing else.",
-        "one-buffer", Goal(found=("missing-commit",), strict=True),
+        " read: the strict check should find missing-commit, and nothing else. One edit is enough.",
+        "one-buffer", Goal(found=("missing-commit",), strict=True, edits=1),
         "What stands between the read of one step and the copy of the next?",
         "`commit_smem` (here: fence) stands between what the lanes have read and the copy that"
         " overwrites it. Without it the order of the lines is not enough.",
@@ -55,8 +55,8 @@ CHALLENGES = (
     Challenge(
         "stuck", 4, "Stuck, with nothing taken away",
         "Make the kernel hang: a deadlock, and nothing else. Take nothing away, and do nothing"
-        " twice.",
-        "ring", Goal(found=("deadlock",), by=("move", "expect")),
+        " twice. One edit is enough.",
+        "ring", Goal(found=("deadlock",), edits=1, by=("move", "expect")),
         "A phase that never gets all of its arrivals is never complete.",
         "Whoever waits for a phase that lacks an arrival waits for ever.",
     ),
@@ -79,9 +79,8 @@ CHALLENGES = (
     ),
     Challenge(
         "left-behind", 5, "Left behind",
-        "Without taking anything away, write a slot that a store may still be reading: a race, and"
-        " nothing else.",
-        "stores", Goal(found=("race",), by=("move",)),
+        "By one move, write a slot that a store may still be reading: a race, and nothing else.",
+        "stores", Goal(found=("race",), edits=1, by=("move",)),
         "The wait stands before the write. `commit_group` closes a group: a wait counts groups.",
         "A slot may be written once the store that reads it is known to have read it.",
     ),
@@ -105,7 +104,8 @@ CHALLENGES = (
         "no-release", 7, "The slot that never comes back",
         "Two threads must both release a slot. Let one forget it once: a deadlock, and nothing"
         " else.",
-        "two-readers", Goal(found=("deadlock",), edits=1, by=("remove",)),
+        "two-readers",
+        Goal(found=("deadlock",), edits=1, by=("remove",), of=("arrive",), once=True),
         "A release is an arrival at `free`.",
         "The phase of `free` lacks one arrival, so the memory thread waits for ever, and soon the"
         " readers do.",
@@ -253,8 +253,8 @@ CHALLENGES = (
         "added-in-time", 14, "In time",
         "The tile that is added at the end is loaded last, after waits for slots. So the compute"
         " thread waits for it when all products are over. Load it in time: be 1.2 times as fast,"
-        " simulated, by moving only. The strict check must find nothing.",
-        "sum", Goal(faster=1.2, by=("move",)),
+        " simulated, by moving its load only. The strict check must find nothing.",
+        "sum", Goal(faster=1.2, by=("move",), of=("load",)),
         "`c_smem` is no slot: nobody has used it before, so its load need not wait for a release.",
         "The tile is loaded while the last products run.",
     ),
@@ -292,13 +292,14 @@ CHALLENGES = (
     Challenge(
         "before-the-other-operand", 16, "Before the other operand",
         "dV needs the probabilities `p_smem`, and dK needs `ds_smem`, which is made of them. The"
-        " thread starts both products when both operands are there. Be 1.04 times as fast,"
+        " thread starts both products when both operands are there. Be 1.03 times as fast,"
         " simulated, by moving only. The strict check must find nothing.",
-        "gradients", Goal(faster=1.04, by=("move",)),
+        "gradients", Goal(faster=1.03, by=("move",)),
         "Move the product that reads `p_smem`, at every step. A fence must stand between the write"
-        " of its operand and the product.",
-        "The tensor core makes dV while the lanes make dK's operand. So each operand needs a fence"
-        " of its own.",
+        " of its operand and the product. There are three places for it: try each.",
+        "The tensor core makes dV while the lanes write dK's operand, so each operand needs a fence"
+        " of its own. One place earlier the product runs beside arithmetic too, and gains less:"
+        " Hopper's arithmetic is slower beside a product.",
     ),
     Challenge(
         "two-halves", 17, "Two halves, one wait",
@@ -344,7 +345,7 @@ CHALLENGES = (
         " write into the memory that is drained, it must. Here the sums are in registers until"
         " `out` is written. Be 1.05 times as fast, simulated, by moving only. The strict check must"
         " find nothing.",
-        "stored-apart", Goal(faster=1.05, by=("move",)),
+        "stored-apart", Goal(faster=1.05, by=("move",), on=("drained",)),
         "Move the wait for `drained` down towards the write, for each tile but the first.",
         "Products run while the tile before is stored. On Blackwell it takes a second accumulator"
         " in tensor memory to get there.",
@@ -374,7 +375,8 @@ CHALLENGES = (
         "This is the fault of JAX's emitter, made small: a tile's last slot is never released, and"
         " the next tile's loads do not ask. Mend it, by doing lines twice and moving them. The"
         " strict check must find nothing.",
-        "last-slot", Goal(by=("repeat", "move")),
+        "last-slot",
+        Goal(by=("repeat", "move"), of=("arrive", "wait"), needs=("repeat",)),
         "Two lines are missing: thread 0's arrival at `consumed[1]` when the first tile is done,"
         " and the memory thread's wait for it, before it loads into slot 1. Do a line of this kind"
         " twice, not at every step, and move the second to its place. What makes the product's end"

@@ -90,29 +90,31 @@ def core_busy(timeline: Timeline) -> float:
     return max((use.busy for use in uses if use.lane.endswith("tensor core")), default=0.0)
 
 
-def predicted_table(rungs: Mapping[int, Kernel], group: ladder.Group) -> str:
-    """Rates of rungs by `pallascope.predict` beside those that the record has, in TFLOP/s.
+def predicted_table(rungs: Mapping[int, Kernel], groups: Sequence[ladder.Group]) -> str:
+    """Rates of rungs by `pallascope.predict`, and which part of the measured rates they are.
 
     Args:
       rungs: the chapter's kernels by number.
-      group: the product, and what was measured of it.
+      groups: the products, and what was measured of them.
 
     Example:
       >>> rungs = {0: functools.partial(kernels.matmul, config=RUNGS[0].config)}
-      >>> print(climbs.predicted_table(rungs, ladder.groups("ladder")[0]))
-      | rung | predicted | measured | of it |
+      >>> print(climbs.predicted_table(rungs, ladder.groups("ladder")[:1]))
+      | rung | ... TFLOP/s | of measured |
       ...
     """
-    m, n, k = (group.problem[axis] for axis in "mnk")
-    rows = list[list[str]]()
-    for number, rung in rungs.items():
-        (launch,) = pallascope.predict(rung, *factors(k, m, n)).launches
-        predicted = group.flops * launch.clock_hz / launch.cycles
-        cells = [str(number), f"{predicted / 1e12:.0f}", "-", "-"]
-        if measured := group.rate(f"rung {number}"):
-            cells[2:] = f"{measured / 1e12:.0f}", f"{predicted / measured:.0%}"
-        rows.append(cells)
-    return results.table(("rung", "predicted", "measured", "of it"), rows, words=())
+    head = ["rung"]
+    for group in groups:
+        head += [f"{group.shape}, TFLOP/s", "of measured"]
+    rows = [[str(number)] for number in rungs]
+    for row, (number, rung) in zip(rows, rungs.items()):
+        for group in groups:
+            m, n, k = (group.problem[axis] for axis in "mnk")
+            (launch,) = pallascope.predict(rung, *factors(k, m, n)).launches
+            predicted = group.flops * launch.clock_hz / launch.cycles
+            measured = group.rate(f"rung {number}")
+            row += [f"{predicted / 1e12:.0f}", f"{predicted / measured:.0%}" if measured else "-"]
+    return results.table(head, rows, words=())
 
 
 def climb(number: int, rungs: Mapping[int, Kernel], found: Sequence[ladder.Group]) -> Player:

@@ -68,7 +68,7 @@ RUNGS: tuple[Rung, ...] = (
         RungConfig(**_ONE, slots=3, delay_release=1, form="ring"),
     ),
     Rung(
-        3, "two compute threads", "Share the slots: a tile twice as large for the same b.",
+        3, "two compute threads", "Share the slots: a tile twice as large for the same a.",
         RungConfig(**_TWO, form="ring"),
     ),
     Rung(

@@ -27,8 +27,13 @@ def show_code(*objects: Any) -> None:
       ...
       ````
     """
+    say(code_of(*objects))
+
+
+def code_of(*objects: Any) -> str:
+    """The same as text, for a page that is made from the code."""
     sources = (inspect.getsource(each).replace("  # fmt: skip", "") for each in objects)
-    say("````python\n" + "\n\n".join(sources) + "````")
+    return "````python\n" + "\n\n".join(sources) + "````"
 
 
 def show_change(old: Any, new: Any) -> None:
@@ -74,7 +79,12 @@ def show_hazard(name: str) -> None:
       ...
       - **Remedy:** ...
     """
-    _show(GALLERY[name], outcomes.Outcomes.read())
+    say(hazard_text(name))
+
+
+def hazard_text(name: str) -> str:
+    """The same as text, for a page that is made from the code."""
+    return _told(GALLERY[name], outcomes.Outcomes.read())
 
 
 def show_fault(name: str) -> None:
@@ -86,13 +96,13 @@ def show_fault(name: str) -> None:
       steps than slots.
       ...
     """
-    _show(WILD[name], outcomes.Outcomes.read(suite="wild"))
+    say(_told(WILD[name], outcomes.Outcomes.read(suite="wild")))
 
 
-def _show(hazard: Hazard, seen: outcomes.Outcomes) -> None:
+def _told(hazard: Hazard, seen: outcomes.Outcomes) -> str:
     source = hazard.source().replace("  # fmt: skip", "")
     report = report_text(pallascope.check(hazard.program(fixed=False)), most=2)
-    say(
+    return (
         f"{hazard.summary}\n\n````python\n{source}````\n\n"
         f"**`pallascope.check`:**\n\n````text\n{report}\n````\n\n{_done(hazard, seen)}\n"
         f"- **Remedy:** {hazard.remedy}"

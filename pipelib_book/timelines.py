@@ -5,11 +5,14 @@ simulated one scopes are spans around others. A wait's cause is the span whose e
 a measured timeline, whose waits have none, has no table of waits.
 """
 
+import dataclasses
+import itertools
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from pallascope.spans import SpanKind
+from pallascope.program import Kind, Program
+from pallascope.spans import Span, SpanKind
 from pallascope.timeline import Source, Timeline
 from pipelib_book.measured import results
 
@@ -56,3 +59,95 @@ def wait_table(timeline: Timeline) -> str:
             waited[pair] += span.stop - span.start  # pyright: ignore[reportArgumentType]
     rows = [[*pair, f"{cycles:,.0f}"] for pair, cycles in waited.most_common()]
     return results.table(("who waits", "for", "cycles"), rows, words=(0, 1))
+
+
+def beside(measured: Timeline, simulated: Timeline, steps: range) -> Timeline:
+    """A measured and a simulated timeline of one program on one axis, for `pallascope.plot`.
+
+    Each thread has a row of both, with its named scopes. Both begin where the first of `steps`
+    does: cycles count from there.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
+      >>> timeline = pallascope.simulate(pallascope.trace(softmax, x), pallascope.H200)
+      >>> timelines.beside(timeline, timeline, range(2)).lanes
+      ('thread 0, simulated', 'thread 0, simulated')
+    """
+    both = measured, simulated
+    threads = [lane for lane in simulated.lanes if lane in measured.lanes]
+    spans: list[Span] = []
+    for row, (thread, timeline) in enumerate(itertools.product(threads, both)):
+        found = _scopes(timeline, steps)
+        origin = min((span.start for _, span in found), default=0.0)
+        for lane, span in found:
+            if lane == thread:
+                kind = SpanKind.WAIT if span.scope.startswith("wait") else SpanKind.ISSUE
+                times = span.start - origin, span.stop - origin
+                spans.append(Span(row, *times, kind, buffer=span.scope))  # a box's name
+    return dataclasses.replace(
+        simulated,
+        machine=f"{simulated.machine}, beside measured",
+        lanes=tuple(f"{thread}, {each.source}" for thread in threads for each in both),
+        spans=tuple(spans),
+        cycles=max((span.stop for span in spans), default=0.0),
+        notes=(),
+        gmem=(),
+    )
+
+
+def slots(cases: Mapping[str, tuple[Program, Timeline]], *inputs: str) -> Timeline:
+    """What becomes of the slot of each ring of one slot, in some programs, for `pallascope.plot`.
+
+    A slot is loaded, read by products, and held otherwise. A row is named after its case and its
+    input; `inputs` has the names of what the thread with the most loads brings, in their order.
+
+    Example:
+      >>> hazard = gallery.GALLERY["missing-wgmma-wait"]
+      >>> program = hazard.program(fixed=True)
+      >>> timeline = pallascope.simulate(program, pallascope.H200)
+      >>> timelines.slots({"one": (program, timeline)}, "a").lanes
+      ('one: a',)
+    """
+    spans: list[Span] = []
+    lanes: list[str] = []
+    for case, (program, timeline) in cases.items():
+        for buffer, word in zip(_loaded(program), inputs):
+            loads, reads = _uses(program, timeline, buffer)
+            ends = [*(load.start for load in loads[1:]), timeline.cycles]
+            for load, end in zip(loads, ends):
+                spans.append(Span(len(lanes), load.start, load.stop, SpanKind.LOAD))
+                spans.append(Span(len(lanes), load.stop, end, SpanKind.WAIT))
+            spans += [Span(len(lanes), each.start, each.stop, SpanKind.WGMMA) for each in reads]
+            lanes.append(f"{case}: {word}")
+    timeline = max((timeline for _, timeline in cases.values()), key=lambda each: each.cycles)
+    return dataclasses.replace(timeline, lanes=tuple(lanes), spans=tuple(spans), notes=(), gmem=())
+
+
+def _loaded(program: Program) -> list[int]:
+    """The buffers into which the thread with the most loads has them, in their order."""
+    each = ([op for op in ops if op.kind is Kind.LOAD] for ops in program.threads)
+    return [*dict.fromkeys(op.writes[0].buffer for op in max(each, key=len))]
+
+
+def _uses(program: Program, timeline: Timeline, buffer: int) -> tuple[list[Span], list[Span]]:
+    """The loads into a buffer, and the products that read it, in order."""
+    found: dict[SpanKind, list[Span]] = {SpanKind.LOAD: [], SpanKind.WGMMA: []}
+    for span in sorted(timeline.spans, key=lambda span: span.start):
+        if span.kind in found and span.thread is not None and span.op is not None:
+            op = program.threads[span.thread][span.op]
+            regions = op.writes if span.kind is SpanKind.LOAD else op.reads
+            if any(region.buffer == buffer for region in regions):
+                found[span.kind].append(span)
+    return found[SpanKind.LOAD], found[SpanKind.WGMMA]
+
+
+def _scopes(timeline: Timeline, steps: range) -> list[tuple[str, Span]]:
+    """The named scopes of some steps, each with its lane."""
+    return [
+        (timeline.lanes[span.lane], span)
+        for span in timeline.spans
+        if span.scope
+        and span.step
+        and span.step[-1] in steps
+        and (span.kind is SpanKind.SCOPE or timeline.source is Source.MEASURED)
+    ]

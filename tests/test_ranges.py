@@ -158,6 +158,7 @@ CALLS = {
     "rms_norm": (traced(made.rms_norm), dict(x=ONES)), "Op": (ps.Op, dict(kind="fence", thread=0)),
     "softmax": (traced(made.softmax), dict(x=ONES)), "Machine.loaded": (H200.loaded, dict(use=0.5)),
     "Timeline.critical": (TIMELINE.critical, {}),
+    "Timeline.slack": (TIMELINE.slack, {}),
     "Program": (ps.Program, dict(name="one", threads=())),
     "sweep": (ps.sweep, dict(kernel_factory=FACTORY)),
     "Program.renamed": (PROGRAM.renamed, dict(name="one")),

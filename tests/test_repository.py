@@ -146,8 +146,8 @@ def test_make_benchmark_calls_each_benchmark_as_it_says():
     done = subprocess.run(make, capture_output=True, text=True, check=True, cwd=ROOT)
     calls = re.findall(r"-m (benchmarks\.\w+)(?: ([a-z]\w*))?", done.stdout)
     assert {module.removeprefix("benchmarks.") for module, _ in calls} == {
-        "attention", "decode", "grouped", "hazards", "machine", "matmul", "memory_bound", "profile",
-        "sanitized", "search", "tune", "wild",
+        "attention", "decode", "frameworks", "grouped", "hazards", "machine", "matmul",
+        "memory_bound", "profile", "sanitized", "search", "tune", "wild",
     }  # fmt: skip
     for module, word in calls:
         source = ROOT / (module.replace(".", "/") + ".py")
@@ -165,6 +165,16 @@ def test_make_lab_opens_for_root_too(tmp_path, user):
     done = subprocess.run(make, capture_output=True, text=True, check=True, cwd=ROOT, env=env)
     command = done.stdout.split()
     assert ("--allow-root" in command) == (user == 0) and command[-1] == "--no-browser"
+
+
+def test_an_environment_in_a_folder_that_takes_no_files_is_refused_in_a_sentence(tmp_path):
+    (tmp_path / "file").touch()  # no folder can be made in it, not even by root
+    command = [str(ROOT / "tools/make_env.sh"), "file/.venv-lab", "requirements-lab.txt"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.endswith(
+        f"file/.venv-lab could not be made in {tmp_path}, as no file can be written there: copy"
+        " this folder to one of your own, and run the same command in it.\n"
+    )
 
 
 def test_the_map_names_what_is_there():

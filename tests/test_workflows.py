@@ -95,9 +95,10 @@ def test_a_release_has_the_wheels_that_the_chapters_first_cell_installs(tmp_path
     create, tag, *_ = words = done.stdout.splitlines()[1:]
     assert (create, tag) == ("create", f"v{version}")
     uploaded = {word.removeprefix("dist/") for word in words if word.startswith("dist/")}
-    values = {"wheel": f"{version}-py3-none-any.whl"}
-    installed = re.findall(r"\{release\}/(\S+)", colab.cell())
-    assert uploaded == {name.format(**values) for name in installed} and len(uploaded) == 3
+    (names,) = re.findall(r"names = (.*)", colab.cell())
+    (wheel,) = re.findall(r"\{release\}/\{name\}(\S+?)\"", colab.cell())
+    installed = [f"{name}{wheel}" for name in re.findall(r'"(\w+)"', names)]
+    assert uploaded == {*installed} and len(uploaded) == 3
     assert any(step.get("run") == "make dist" for step in job["steps"])
 
 

@@ -26,7 +26,7 @@ def badge(ipynb: pathlib.Path) -> str:
     day = datetime.datetime.fromisoformat(kept["utc"])
     when = f"{day.day} {day:%B %Y}, JAX {kept['jax']}"
     if kept["gpu"] is None:
-        return f"Outputs: Pallas's interpreter, on no GPU, {when}"
+        return f"Outputs: made without a GPU, {when}"
     line = f"Outputs: {kept['gpu']}, {when}"
     if few := len(kept.get("interpreted_cells", [])):
         line += f"; {few} of {len(code_cells(notebook))} cells: Pallas's interpreter"

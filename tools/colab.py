@@ -3,8 +3,9 @@
     python -m tools.colab
 
 writes it into every chapter's .md; `make sync` brings it into the notebooks. In Colab the cell
-installs JAX, at the version that the outputs were recorded with, and the three wheels of a release.
-Elsewhere these are there already. `pipelib_book` itself says if `pipelib` is another project's.
+installs JAX, at the version that the outputs were recorded with, and the three wheels of a release:
+all of them or, where pip fails, none. Elsewhere these are there already. `pipelib_book` itself says
+if `pipelib` is another project's.
 """
 
 import pathlib
@@ -24,13 +25,17 @@ if "google.colab" in sys.modules:
     cuda = "[cuda12]" if shutil.which("nvidia-smi") else ""
     repository = "REPOSITORY"
     release = f"{repository}/releases/download/vVERSION"
-    wheel = "VERSION-py3-none-any.whl"
-    %pip install --quiet "jax{cuda}==JAX"
-    %pip install --quiet {release}/pallas_pipelib-{wheel}
-    %pip install --quiet {release}/pallascope-{wheel}
-    %pip install --quiet {release}/pallas_pipelib_book-{wheel}
+    names = "pallas_pipelib", "pallascope", "pallas_pipelib_book"
+    wheels = [f"{release}/{name}-VERSION-py3-none-any.whl" for name in names]
+    %pip install --quiet --retries 1 "jax{cuda}==JAX" {" ".join(wheels)}
 
-import pipelib_book as book
+try:
+    import pipelib_book as book
+except ModuleNotFoundError as missing:
+    raise ImportError(
+        f"{missing}. In Colab, pip has said above why it could not install it: "
+        "run this cell again. On your own machine, run `make lab` in the clone."
+    ) from None
 
 device = book.setup()"""
 

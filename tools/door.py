@@ -1,8 +1,9 @@
-"""The book's front page: its picture, its numbers, the map of its parts, and the picture to share.
+"""The book's front page: claim, numbers, picture, the map of its parts, and the picture to share.
 
 The model. `book/intro.md` says what the book is, and has places for what is made here when the book
 is built. The picture is one tile of the ladder's matrix product (`pipelib_book.matmul_ladder`),
 traced, checked and simulated with each number of `SLOTS`; the laboratory opens in its place. The
+claim is what can be seen at once: the copies and products with least slots and with most. The
 numbers come from the records by the code that the chapters read them with, so that what changes in
 a record changes here. The map is that of `parts`.
 
@@ -22,7 +23,7 @@ from matplotlib.figure import Figure
 
 import pallascope
 from pallascope import Program, Setting
-from pallascope.drawing.picture import LOOKS
+from pallascope.drawing.picture import LOOKS, Box
 from pallascope.drawing.picture import picture as drawn
 from pallascope.spans import SpanKind
 from pallascope.timeline import Timeline, Unit
@@ -38,7 +39,7 @@ NAME = "A tile of a matrix product"
 SLOTS, STEPS = (1, 2, 4), 8
 #: The product whose rungs the front page compares.
 PRODUCT = {"m": 8192, "n": 8192, "k": 8192, "dtype": "bfloat16"}
-#: What of a timeline the picture to share shows.
+#: What of a timeline the claim and the picture to share show.
 SHOWN = SpanKind.LOAD, SpanKind.WGMMA
 #: Pixels of the picture to share, as Open Graph's readers want them; the height of a row in it, of
 #: the whole; its colours.
@@ -96,6 +97,49 @@ def subject() -> Subject:
     return Subject("tile", NAME, summary, trace, SLOTS)
 
 
+def claim() -> str:
+    """The tile with least slots and with most, on one scale of time, as a figure in HTML."""
+    first, *_, last = settings()
+    assert first.timeline
+    strips = "".join(_strip(setting, first.timeline.cycles) for setting in (first, last))
+    words = {SpanKind.LOAD: "copies into slots", SpanKind.WGMMA: "products"}
+    legend = ", ".join(
+        f'<i style="background: {LOOKS[kind].fill}"></i> {words[kind]}' for kind in SHOWN
+    )
+    said = f"{NAME} on an {pallascope.H200.name}, simulated; busy in the steady state: {legend}."
+    made = f'<figure class="claim">{strips}<figcaption>{said}</figcaption></figure>'
+    return f"```{{raw}} html\n{made}\n```"
+
+
+def _strip(setting: Setting, cycles: float) -> str:
+    """A setting in a line of words, and its copies and products as bars."""
+    assert setting.timeline
+    rows, words = _rows(setting.timeline), _words(setting).partition(" of ")[0]
+    bars = "".join(
+        f'<rect x="{box.start:.0f}" y="{y}" width="{box.stop - box.start:.0f}" height="0.85"'
+        f' fill="{LOOKS[box.span.kind].fill}"/>'
+        for y, row in enumerate(rows)
+        for box in row
+    )
+    return (
+        f"<p><strong>{words}</strong> <span>{setting.timeline.cycles:,.0f} cycles</span></p>"
+        f'<svg viewBox="0 0 {cycles:.0f} {len(rows)}" preserveAspectRatio="none" role="img"'
+        f' aria-label="Copies and products, {words}" style="--rows: {len(rows)}">{bars}</svg>'
+    )
+
+
+def _words(setting: Setting) -> str:
+    """How many slots, and what comes of it."""
+    slots = setting.values["slots"]
+    return f"{slots} slot{'s' * (slots > 1)}: {setting.outcome}"
+
+
+def _rows(timeline: Timeline) -> list[list[Box]]:
+    """The boxes of the kinds in `SHOWN`, by their rows from the top."""
+    boxes = [box for box in drawn(timeline).boxes if box.span.kind in SHOWN]
+    return [[b for b in boxes if b.row == row] for row in sorted({box.row for box in boxes})]
+
+
 # ---- The numbers ---------------------------------------------------------------------------------
 
 
@@ -111,27 +155,28 @@ def _numbers() -> Iterator[tuple[str, str]]:
     where, size, dtype = _link("matmul_ladder"), PRODUCT["m"], PRODUCT["dtype"]
     yield (
         f"{first:.0%} → {last:.0%}",
-        f"of cuBLAS's speed: a product of two {dtype} matrices of {size} x {size} with one buffer,"
-        f" and at the top of {where}",
+        f"of cuBLAS's speed, from one buffer to the top of {where}: a product of two {dtype}"
+        f" matrices of {size} x {size}",
     )
     groups = attention.groups("forward")
     shares = [share for g in groups if (share := g.share(g.fastest(attention.OURS)))]
     yield (
         f"{min(shares):.2f}x to {max(shares):.2f}x",
-        f"the speed of the fastest of {_others(groups)}: attention, forward, on {len(shares)}"
-        f" problems, in {_link('attention')}",
+        f"the speed of the fastest of {_others(groups)}, on {len(shares)} problems:"
+        f" {_link('attention')}, forward",
     )
     rows = model.held_out(model.rows())
     yield (
         f"{model.mean_error(rows):.1%}",
-        f"off, on average: the predicted times of {len(rows)} launches, none of them used to fit"
-        f" the model, at the clock that was measured. {_link('seeing_time')}",
+        f"mean error of predicted times, at the clock that was measured: {len(rows)} launches"
+        f" that the model was not fitted to. {_link('seeing_time')}",
     )
     others = _foreign()
     yield (
         f"{others['false alarms']} of {others['traced']:,}",
-        "checks of other people's kernels (JAX's and those of two more projects) raised a false"
-        f" alarm; {others['faults']} findings in them are faults: {_link('in_the_wild')}",
+        "checks of other people's kernels (JAX's at two versions) raised a false alarm, now that"
+        f" the checker has learned from them; {others['faults']} findings are faults:"
+        f" {_link('in_the_wild')}",
     )
 
 
@@ -189,17 +234,14 @@ def share(path: pathlib.Path, title: str) -> None:
 def _draw(figure: Figure, top: float, setting: Setting, cycles: float) -> float:
     """A timeline below `top`, copies in above products; returns where it ends."""
     assert setting.timeline
-    boxes = [box for box in drawn(setting.timeline).boxes if box.span.kind in SHOWN]
-    rows = sorted({box.row for box in boxes}, reverse=True)
+    rows = _rows(setting.timeline)[::-1]
     height = len(rows) * ROW
     axes = figure.add_axes((0.05, top - height, 0.9, height))
-    for box in boxes:
-        bar, row = (box.start, box.stop - box.start), rows.index(box.row)
-        fill = LOOKS[box.span.kind].fill
-        axes.broken_barh([bar], (row + 0.05, 0.9), facecolor=fill, edgecolor=GROUND)
-    slots = setting.values["slots"]
-    words = f"{slots} slot{'s' * (slots > 1)}: {setting.outcome}"
-    axes.set_title(words, loc="left", fontsize=17, color=INK)
+    for y, row in enumerate(rows):
+        for box in row:
+            bar, fill = (box.start, box.stop - box.start), LOOKS[box.span.kind].fill
+            axes.broken_barh([bar], (y + 0.05, 0.9), facecolor=fill, edgecolor=GROUND)
+    axes.set_title(_words(setting), loc="left", fontsize=17, color=INK)
     axes.set(xlim=(0, cycles), ylim=(0, len(rows)))
     axes.set_axis_off()
     return top - height

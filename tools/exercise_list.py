@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tools import notebooks
 from tools.execution import ROOT
 from tools.exercises import exercises
-from tools.sections import anchor
+from tools.headings import anchor
 
 LIST = ROOT / "pipelib_book" / "exercises.json"
 

@@ -16,7 +16,11 @@ fi
 
 python=$("$(dirname "$0")/find_python.sh") || exit 1
 echo "Making $folder with $python from $requirements ..."
-rm -rf "$folder"
+rm -rf "$folder" && mkdir "$folder" || {
+    echo "$folder could not be made in $PWD, as no file can be written there:" \
+        "copy this folder to one of your own, and run the same command in it." >&2
+    exit 1
+}
 "$python" -m venv "$folder" || {
     echo "$python could not make a virtual environment: install its venv" \
         "module (Debian, Ubuntu: apt install python3-venv)." >&2

@@ -44,7 +44,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jupytext
 import nbformat
@@ -68,6 +68,12 @@ METADATA = {
     "language_info": {"name": "python", "pygments_lexer": "ipython3"},
 }
 
+# What a tag folds away on a page, JupyterLab and Colab fold by a cell's metadata.
+FOLDS = {
+    "hide-input": {"jupyter": {"source_hidden": True}, "cellView": "form"},
+    "hide-cell": {"jupyter": {"source_hidden": True, "outputs_hidden": True}, "cellView": "form"},
+}
+
 
 # ---- Pairs ------------------------------------------------------------------
 
@@ -83,7 +89,10 @@ def read_all(md: pathlib.Path) -> NotebookNode:
 
 
 def read_source(md: pathlib.Path) -> NotebookNode:
-    """A chapter as its .md has it for readers: no wrong answers, no outputs, stable cell ids."""
+    """A chapter as its .md has it for readers: no wrong answers, no outputs, stable cell ids.
+
+    What its page folds away is folded in JupyterLab and in Colab, too.
+    """
     notebook = without_wrong_answers(read_all(md))
     notebook.metadata = nbformat.from_dict(METADATA)
     seen: dict[str, int] = {}
@@ -92,6 +101,8 @@ def read_source(md: pathlib.Path) -> NotebookNode:
         name = hashlib.sha256(text.encode()).hexdigest()[:8]
         seen[name] = seen.get(name, 0) + 1
         cell.id = f"{name}-{seen[name]}"
+        for tag in FOLDS.keys() & {*cell.metadata.get("tags", [])}:
+            cell.metadata |= nbformat.from_dict(FOLDS[tag])
     return notebook
 
 
@@ -176,8 +187,8 @@ def _carry_over(notebook: NotebookNode, published: NotebookNode, kept: NotebookN
             outputs.append((cell.outputs, cell.execution_count))
         elif j is not None and now[i] == before[j]:
             outputs.append((old[j].outputs, old[j].execution_count))
-        elif j is not None and _needs_no_gpu(old[j], before[j], now[i]):
-            outputs.append((cell.outputs, cell.execution_count))
+        elif j is not None and (each := _merged(old[j], before[j], cell, now[i])) is not None:
+            outputs.append((each, cell.execution_count))
         else:
             return
     for cell, (shown, count) in zip(code_cells(notebook), outputs, strict=True):
@@ -187,9 +198,18 @@ def _carry_over(notebook: NotebookNode, published: NotebookNode, kept: NotebookN
     notebook.metadata[RECORD] = nbformat.from_dict(record)
 
 
-def _needs_no_gpu(old: NotebookNode, before: Any, now: Any) -> bool:
+def _needs_no_gpu(old: NotebookNode, before: rehearsal.Scene, now: rehearsal.Scene) -> bool:
     """Whether a cell showed just what its rehearsal did, and compiles the same kernels."""
     return rehearsal.shown(old.outputs) == before.shown and now.kernels == before.kernels
+
+
+def _merged(
+    old: NotebookNode, before: rehearsal.Scene, new: NotebookNode, now: rehearsal.Scene
+) -> list[NotebookNode] | None:
+    """A cell's outputs without a GPU, if it compiles the same kernels; None if it needs one."""
+    if now.kernels != before.kernels:
+        return None
+    return rehearsal.merged(old.outputs, before.shown, new.outputs, now.shown)
 
 
 def _counterparts(before: list[str], now: list[str]) -> list[int | None]:

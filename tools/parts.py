@@ -3,9 +3,10 @@
 The model. A part is what has a caption in `_toc.yml` and chapters in it: files whose names begin
 with a number, which is the chapter's. What has no numbers (the reference) is no part. A chapter's
 short title, for side bars and a phone's header, is the entry's `title`, or else its heading. It
-takes a minute to read `WORDS` words of text or `LINES` lines of code, and so many minutes as are
-told, in steps of `STEP`. Not counted are the cell that sets up, what is folded away, and exercises
-to be filled in: doing them takes as long as it takes.
+takes a minute to read `WORDS` words of text or `LINES` lines of code, and half a minute to look at
+a figure. What published cells put out counts as what it is: tables as words, reports as lines. The
+sum is told in steps of `STEP`. Not counted are the cell that sets up, what is folded away, and all
+from the exercises on: doing them takes as long as it takes.
 """
 
 import functools
@@ -16,14 +17,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import yaml
+from nbformat import NotebookNode
 
 from tools import notebooks
 from tools.execution import ROOT
 
 TOC = ROOT / "_toc.yml"
-WORDS, LINES, STEP = 150, 20, 5
-#: Tags of cells that are folded away, or that are work.
-FOLDED = {"exercise", "solution", "hide-cell", "hide-input"}
+WORDS, LINES, STEP, FIGURE = 150, 20, 5, 0.5
+#: Tags of cells that are folded away with what they put out, and of cells whose code alone is.
+FOLDED, NO_CODE = {"hide-cell"}, {"hide-cell", "hide-input"}
 
 
 class Chapter(NamedTuple):
@@ -101,16 +103,39 @@ def _heading(md: pathlib.Path) -> str:
 
 
 def minutes(md: pathlib.Path) -> int:
-    """How long a chapter takes to read."""
-    words = lines = 0
-    notebook = notebooks.read_source(md)
-    for cell in notebook.cells:
+    """How long a chapter takes to read, with what its published cells put out."""
+    cells = (notebooks.read_published(md.with_suffix(".ipynb")) or notebooks.read_source(md)).cells
+    set_up = next(i for i, cell in enumerate(cells) if cell.cell_type == "code")
+    needed = 0.0
+    for i, cell in enumerate(cells):
         if cell.cell_type == "markdown":
-            words += len(re.findall(r"\w[\w'’-]*", _unfolded(cell.source)))
-    for cell in notebooks.code_cells(notebook)[1:]:
-        if not FOLDED & {*cell.metadata.get("tags", [])}:
-            lines += sum(map(bool, map(str.strip, cell.source.splitlines())))
-    return STEP * math.ceil((words / WORDS + lines / LINES) / STEP)
+            text, *exercises = re.split(r"^## Exercises$", cell.source, flags=re.MULTILINE)
+            needed += _words(_unfolded(text)) / WORDS
+            if exercises:
+                break
+        elif i != set_up and not FOLDED & (tags := {*cell.metadata.get("tags", [])}):
+            needed += 0 if NO_CODE & tags else _lines(cell.source) / LINES
+            needed += sum(map(_of_output, cell.get("outputs", [])))
+    return STEP * math.ceil(needed / STEP)
+
+
+def _of_output(output: NotebookNode) -> float:
+    """Minutes for what a cell has put out."""
+    shown = output.get("data", {"text/plain": output.get("text", "")})
+    if "text/markdown" in shown:
+        said = shown["text/markdown"]
+        return _lines(said) / LINES if said.startswith("```") else _words(said) / WORDS
+    if "text/html" in shown or any(kind.startswith("image/") for kind in shown):
+        return FIGURE
+    return _lines(shown["text/plain"]) / LINES
+
+
+def _words(text: str) -> int:
+    return len(re.findall(r"\w[\w'’-]*", text))
+
+
+def _lines(text: str) -> int:
+    return sum(map(bool, map(str.strip, text.splitlines())))
 
 
 def _unfolded(text: str) -> str:

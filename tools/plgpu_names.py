@@ -26,6 +26,13 @@ OTHERS = {
         "semaphore_wait",
     ),
     "for a look while compiling": ("print_layout",),
+    "another block's memory, which JAX's interpreter does not reach": (
+        "async_store_smem", "cluster_ref",
+    ),
+    "for a run without a GPU ([](other_gpus.md))": ("set_gpu_interpret_mode",),
+    "for code of the layer below ([](compiler_params.md))": ("inline_mgpu",),
+    "for a look at a barrier, where a ring waits": ("barrier_test",),
+    "for what no slot holds": ("GMEM", "MemorySpace", "REGS", "async_prefetch"),
     "not about pipelines": (
         "LoweringSemantics", "Mesh", "RefType", "Replicated", "ShapeDtypeStruct", "Tiling",
         "TraceScope", "Transform", "WarpMesh", "as_torch_kernel", "atomic_and", "atomic_max",

@@ -28,6 +28,7 @@ from pipelib_book.measured import (
     accounts,
     attention,
     bandwidth,
+    frameworks,
     ladder,
     model,
     nvlink,
@@ -54,7 +55,6 @@ QUOTES = {
     "attention.json": r"(?<!\.)\battention\.\w+\(",
     "matmul.json": r"\bladder\.",
     "tune.json": r"\bladder\.search",
-    "memory_bound.json": r"\bbandwidth\.",
     "hazards.*.json": r"show_hazard|hazard_table|\bOutcomes\.read\(\)|\bseen\.",
     "wild.*.json": r"show_fault|fault_table|suite=\"wild\"|\brecords\.jax",
     "written.*.json": r"\bwritten\.",
@@ -64,7 +64,7 @@ QUOTES = {
     "search.json": r"\bsearches\.",
     "machine.json": r"\bH[12]00\b|play_hazard|\b(limits|copies|probes)\.",
     "loads.json": r"\blimits\.clock_table",
-    "accounts.json": r"\baccounts\.(table|beside)\(",
+    "accounts.json": r"\baccounts\.(launches|steps)\(",
     "decode.json": r"\bdecode\.table\(",
     "grouped.json": r"\bgrouped\.\w+\(",
     "sanitized.json": r"\bsanitized\.sentence\(",
@@ -73,7 +73,9 @@ QUOTES = {
 }
 #: What a record is for that no chapter quotes.
 USED = {
+    "frameworks.json": "the page [Which framework when](frameworks.md)",
     "idle.json": "the model of the clock",
+    "memory_bound.json": "`rms_norm` and `softmax`, and the copies that they are held to",
     "starts.json": "the model of a launch",
     "schedule.json": "the tests, for what a check and a simulation may cost",
 }
@@ -210,9 +212,13 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield from _attention()
     elif name == "accounts.json":
         for group in record["groups"]:
-            yield f"Cycles of a step, {Problem(**group['problem'])}", accounts.table(group)
+            asked = Problem(**group["problem"])
+            yield f"A launch, {asked}", accounts.table(group, columns=accounts.OF_A_LAUNCH)
+            yield f"Cycles of a step, {asked}", accounts.table(group, columns=accounts.OF_A_STEP)
     elif name == "decode.json":
         yield "32,768 keys, 32 heads of 8, heads of 128, bfloat16", decoding.table()
+    elif name == "frameworks.json":
+        yield "One pipeline in four frameworks", frameworks.table()
     elif name == "grouped.json":
         for layer, table in of_groups.tables().items():
             yield str(layer), table
@@ -291,6 +297,11 @@ def _attention() -> Iterator[tuple[str, str]]:
             here = attention.like(attention.groups(part), dtype=dtype)
             yield f"{title} in {dtype}, TFLOP/s", attention.table(here)
             yield f"{title} in {dtype}, relative errors", attention.errors_table(here)
+    yield "Other sizes in bfloat16, TFLOP/s", attention.table(attention.groups("sizes"))
+    for causal, words in ((False, "dense"), (True, "causal")):
+        float8 = attention.like(attention.groups("narrow"), causal=causal)
+        table = attention.variants_table(float8, own="as it picks")
+        yield f"Forward in float8, {words}, TFLOP/s", table
 
 
 def _curve(record: dict[str, Any]) -> str:

@@ -79,19 +79,51 @@ def _scene(cell: NotebookNode) -> Scene:
 
 
 def shown(outputs: list[NotebookNode]) -> str:
-    """The digest of what a reader sees of a cell's outputs.
+    """The digests of what a reader sees of a cell's outputs: of each of its `parts`, with dots."""
+    return ".".join(map(_digest, parts(outputs)))
+
+
+def parts(outputs: list[NotebookNode]) -> list[list[NotebookNode]]:
+    """The outputs that a reader sees, those that are one text together.
 
     What is printed comes in as many pieces as the machine is busy: pieces in a row are one text.
     """
-    seen = []
     visible = (output for output in outputs if output.get("name") != "stderr")
-    for kind, group in itertools.groupby(visible, key=lambda output: output.output_type):
-        match kind:
-            case "stream":
-                seen.append("".join(output.text for output in group))
-            case "error":
-                seen += [f"{output.ename}: {output.evalue}" for output in group]
-            case "display_data" | "execute_result":
-                seen += [dict(output.data) for output in group]
-    text = _CHANGING.sub("", json.dumps(seen, sort_keys=True))
+    numbered = itertools.groupby(
+        enumerate(visible), key=lambda each: None if each[1].output_type == "stream" else each[0]
+    )
+    return [[output for _, output in group] for _, group in numbered]
+
+
+def merged(
+    published: list[NotebookNode], before: str, rehearsed: list[NotebookNode], now: str
+) -> list[NotebookNode] | None:
+    """A cell's outputs of which each part is as published, or else as rehearsed now.
+
+    A part that the rehearsal shows as `before` keeps what was published. One that was published as
+    it was rehearsed has nothing of the GPU in it, and is taken from the rehearsal.
+
+    Returns:
+      None where a part is neither, or where there are not as many.
+    """
+    columns = parts(published), before.split("."), parts(rehearsed), now.split(".")
+    if len({len(column) for column in columns}) > 1:
+        return None
+    found: list[NotebookNode] = []
+    for old, was, new, is_now in zip(*columns, strict=True):
+        if was != is_now and _digest(old) != was:
+            return None
+        found += old if was == is_now else new
+    return found
+
+
+def _digest(part: list[NotebookNode]) -> str:
+    """The digest of one part: a text, an error, or a display."""
+    seen: Any = "".join(output.get("text", "") for output in part)
+    match part[0].output_type:
+        case "error":
+            seen = f"{part[0].ename}: {part[0].evalue}"
+        case "display_data" | "execute_result":
+            seen = dict(part[0].data)
+    text = _CHANGING.sub("", json.dumps([seen], sort_keys=True))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

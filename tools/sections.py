@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tools import notebooks
+from tools.headings import anchor
 
 
 class Section(NamedTuple):
@@ -30,11 +31,6 @@ class Section(NamedTuple):
         """Whether the text has a name as code."""
         spans = re.findall("`([^`]+)`", self.text)
         return any(name in re.findall(r"[\w.]+", span) for span in spans)
-
-
-def anchor(heading: str) -> str:
-    """What leads to a heading in its page's address."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 
 @functools.cache

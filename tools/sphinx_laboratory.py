@@ -5,6 +5,7 @@ kernels of `pipelib_book.laboratory` and the challenges of `pipelib_book.challen
 kernel's name it is small: it has this kernel only, and opens in place of the player beside it. At
 the end of a build a folder of the site gets the laboratory's files and the kernels' programs, and
 Pyodide, if `make book` could bring it. Nothing of it is loaded until a reader opens the laboratory.
+A chapter's link to the challenges leads to the chapter's own: the page opens with the first.
 """
 
 import dataclasses
@@ -65,8 +66,10 @@ def element(there: str, is_here: bool, name: str = "") -> str:
     data |= {} if name else {"challenges": challenges()}
     held = "".join(f' data-{key}="{html.escape(json.dumps(data[key]))}"' for key in data)
     script = f'<script type="module" src="{there}/laboratory.js"></script>' if is_here else ""
+    chapters = dict.fromkeys(each.chapter for each in (() if name else CHALLENGES))
+    places = "".join(f'<span id="chapter-{chapter}"></span>' for chapter in chapters)
     return (
-        f'<link rel="stylesheet" href="{there}/laboratory.css">'
+        f'<link rel="stylesheet" href="{there}/laboratory.css">{places}'
         f'<div class="pipelib-laboratory"{held}{" data-small" if name else ""}>'
         f"{'' if name else inside(is_here)}</div>{script}"
     )
@@ -118,8 +121,19 @@ def inside(is_here: bool) -> str:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Sphinx's entry."""
     app.add_directive("laboratory", Laboratory)
+    app.connect("doctree-resolved", lead_to_own)
     app.connect("build-finished", finish, priority=950)  # after the styles that no page uses went
     return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def lead_to_own(_app: Sphinx, document: nodes.document, page: str) -> None:
+    """Has a chapter's link to the challenges lead to the chapter's own."""
+    number = pathlib.PurePath(page).name.partition("_")[0]
+    if not any(str(each.chapter) == number.lstrip("0") for each in CHALLENGES):
+        return
+    for link in document.findall(nodes.reference):
+        if link.get("refuri", "").endswith("laboratory.html#challenges"):
+            link["refuri"] = link["refuri"].replace("#challenges", f"#chapter-{int(number)}")
 
 
 def finish(app: Sphinx, error: Exception | None) -> None:

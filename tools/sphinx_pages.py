@@ -5,8 +5,8 @@ doctests). Before Sphinx reads one, each `name` becomes a link if it is a public
 and literal text if not; indented code becomes a literal block; the fields of named tuples, which
 Python documents with their numbers only, are left out.
 
-A page that has the line `<!-- made from the code: NAME -->` gets in its place the Markdown that
-`MADE[NAME]` returns.
+A page that has the line `<!-- made from the code: NAME WORD WORD -->` gets in its place the
+Markdown that `MADE[NAME]` returns for these words; most take none.
 
 `sphinx_site` sees to what is wrong with the HTML that comes of it.
 """
@@ -18,15 +18,23 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-from pipelib_book.measured import attention
-from tools import calls, door, exercise_list, foreign, plgpu_names, records
+from pipelib_book import gallery, showing
+from pipelib_book.measured import attention, frameworks, outcomes
+from tools import calls, door, exercise_list, foreign, mutants, plgpu_names, records
 from tools.public_names import public_names, text_of
 
-MADE: dict[str, Callable[[], str]] = {
+MADE: dict[str, Callable[..., str]] = {
     "calls": calls.page,
+    "claim": door.claim,
     "exercises": exercise_list.page,
     "foreign": foreign.tables,
+    "frameworks": frameworks.table,
+    "gallery": lambda *names: showing.code_of(*(getattr(gallery, name) for name in names)),
+    "hazard": showing.hazard_text,
+    "hazard_runs": lambda: outcomes.Outcomes.read().runs(),
+    "hazards": showing.hazard_table,
     "map": door.map_of_parts,
+    "mutants": mutants.tables,
     "numbers": door.numbers,
     "options": lambda: attention.options_table(attention.groups("options")),
     "picture": door.picture,
@@ -34,7 +42,7 @@ MADE: dict[str, Callable[[], str]] = {
     "records": records.page,
     "untuned": lambda: attention.untuned_table(attention.groups("untuned")),
 }
-_PLACE = re.compile(r"^<!-- made from the code: (\w+) -->$", re.MULTILINE)
+_PLACE = re.compile(r"^<!-- made from the code: (\w+)((?: [\w-]+)*) -->$", re.MULTILINE)
 _NAME = re.compile(r"(?<![`:\w])`([^`]+)`(?![`_])")
 
 
@@ -94,4 +102,4 @@ def skip(app: Sphinx, what: str, name: str, obj: Any, skipped: bool, options: An
 
 def fill_in(app: Sphinx, docname: str, source: list[str]) -> None:
     """Puts into a page what is made from the code."""
-    source[0] = _PLACE.sub(lambda place: MADE[place[1]](), source[0])
+    source[0] = _PLACE.sub(lambda place: MADE[place[1]](*place[2].split()), source[0])

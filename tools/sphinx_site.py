@@ -86,6 +86,11 @@ CORRECTIONS = [
     # would find, while the reader has the other.
     Correction(r'(<header id="pst-header"[^>]*>).*?(</header>)', r"\1\2"),
     Correction('<div id="pst-primary-sidebar"', r'\g<0> role="navigation" aria-label="Site"'),
+    # The contents beside an article come last in the page; its width is to be known before.
+    Correction(
+        r'<div class="bd-content">(?=.*<div id="pst-secondary-sidebar")',
+        '<div class="bd-content has-contents">',
+    ),
     # Types that Sphinx meant to shorten.
     Correction(r"~(?:\w+\.)+(?=[A-Z]\w)", ""),
     # Icons are no words.
@@ -106,7 +111,7 @@ CORRECTIONS = [
     Correction(r'<th class="head[^"]*"><p></p></th>', "<td></td>"),
     # A number with its spread, or its share, is one thing; so is a size.
     Correction(r'<td class="text-right(?=">(?:<p>)[\d.,±%()x +−e-]+</p>)', r"\g<0> number"),
-    Correction(r"<td(?=><p>\d+(?: x \d+)+</p>)", r'\g<0> class="number"'),
+    Correction(r"<td(?=><p>\d[\d,]*(?: x \d[\d,]*)+</p>)", r'\g<0> class="number"'),
     # Signatures of several lines, as lists of definitions without a term.
     Correction(r'(<span class="sig-paren">\(</span>)\s*<dl>(.*?)</dl>', in_lines),
     # What may scroll is reached by keyboard from the first moment; book.js then looks what does.

@@ -6,16 +6,21 @@ stands in brackets, as in `:not(.a)`, is not looked at: it narrows, or names alt
 within `@media` and its like are treated alike, other at-rules (fonts, animations) stay. Of the icon
 fonts stay the glyphs that the rest names, in their TrueType form.
 
-Not covered: names that a script puts together from parts, but for those of `BUILT`.
+Not covered: names that a script puts together from parts, but for those of `BUILT`; rules in
+rules.
 """
 
+import itertools
 import pathlib
 import re
 from collections.abc import Iterator
+from typing import Any
 
+import tinycss2
 from fontTools import subset
 from fontTools.ttLib import TTFont
 from sphinx.application import Sphinx
+from tinycss2.ast import Node
 
 #: What begins names that bootstrap's script puts together, of tooltips.
 BUILT = ("bs-tooltip",)
@@ -59,47 +64,34 @@ def words(site: pathlib.Path) -> set[str]:
 
 def kept(css: str, used: set[str]) -> str:
     """A style sheet without the rules, and the selectors, that nothing in the site has."""
-    return "".join(_rules(re.sub(r"/\*.*?\*/", "", css, flags=re.DOTALL), used))
+    return "".join(_kept(tinycss2.parse_component_value_list(css, skip_comments=True), used))
 
 
-def _rules(css: str, used: set[str]) -> Iterator[str]:
-    for head, body in _blocks(css):
-        if body is None:
-            yield head
-        elif head.lstrip().startswith(("@media", "@supports")):
-            if inner := kept(body, used).strip():
-                yield f"{head}{{{inner}}}"
-        elif head.lstrip().startswith("@"):
-            yield f"{head}{{{body}}}"
-        elif selectors := [each for each in _selectors(head) if _is_used(each, used)]:
-            yield f"{','.join(selectors)}{{{body}}}"
+def _kept(css: list[Node], used: set[str]) -> Iterator[str]:
+    for rule in tinycss2.parse_rule_list(css, skip_whitespace=True):
+        if rule.type == "at-rule" and rule.lower_at_keyword in ("media", "supports"):
+            if inner := "".join(_kept(rule.content or [], used)):
+                yield f"@{rule.at_keyword}{tinycss2.serialize(rule.prelude)}{{{inner}}}"
+        elif rule.type != "qualified-rule":
+            yield rule.serialize()
+        elif selectors := [each for each in _selectors(rule.prelude) if _is_used(each, used)]:
+            head = ",".join(map(tinycss2.serialize, selectors))
+            yield f"{head}{{{tinycss2.serialize(rule.content)}}}"
 
 
-def _blocks(css: str) -> Iterator[tuple[str, str | None]]:
-    """What stands before a pair of braces, and in it; without braces, as `@import`, and None."""
-    start = depth = begin = 0
-    for mark in re.finditer(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|[{};]', css):
-        if mark[0] == "{":
-            depth += 1
-            begin = mark.end() if depth == 1 else begin
-        elif mark[0] == "}":
-            depth -= 1
-            if not depth:
-                yield css[start : begin - 1], css[begin : mark.start()]
-                start = mark.end()
-        elif mark[0] == ";" and not depth:
-            yield css[start : mark.end()], None
-            start = mark.end()
+def _selectors(head: list[Node]) -> Iterator[list[Node]]:
+    """The selectors of a rule; what stands in brackets is one node, with its commas."""
+    for is_comma, nodes in itertools.groupby(head, key=lambda node: node == ","):
+        if not is_comma:
+            yield [*nodes]
 
 
-def _selectors(head: str) -> list[str]:
-    """The selectors of a rule, which commas outside of brackets part."""
-    return re.findall(r"(?:[^,\[(]|\[[^]]*\]|\((?:[^()]|\([^()]*\))*\))+", head)
-
-
-def _is_used(selector: str, used: set[str]) -> bool:
-    bare = re.sub(r"\[[^]]*\]|\((?:[^()]|\([^()]*\))*\)", "", selector)
-    names = (name.replace("\\", "") for name in re.findall(r"[.#]((?:[\w-]|\\.)+)", bare))
+def _is_used(selector: list[Any], used: set[str]) -> bool:
+    names = [
+        node.value
+        for before, node in zip([None, *selector], selector)
+        if node.type == "hash" or (node.type == "ident" and before == ".")
+    ]
     return all(name in used or name.startswith(BUILT) for name in names)
 
 
@@ -110,8 +102,7 @@ def keep_icons(static: pathlib.Path, theme: pathlib.Path) -> None:
     """Leaves in the theme's icon fonts what its style shows, and their TrueType form only."""
     css = re.sub(r'url\([^)]*\.woff2\) format\("woff2"\),', "", theme.read_text("utf-8"))
     theme.write_text(css, "utf-8")
-    shown = {int(code, 16) for code in re.findall(r'"\\(f\w{3})"', css)}
-    shown |= {ord(icon) for icon in re.findall(r'--pst-icon-[\w-]+:"(.)"', css)}  # of boxes' titles
+    shown = {ord(icon) for icon in css if "\ue000" <= icon <= "\uf8ff"}
     for path in static.glob("vendor/fontawesome/webfonts/*.ttf"):
         font = TTFont(path)
         subsetter = subset.Subsetter()

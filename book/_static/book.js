@@ -39,6 +39,37 @@ for (const player of document.querySelectorAll(".one-scale .pipelib-player")) {
   press();
 }
 
+// On a phone a player's rows have their names in two lines, and a button shows all of its time in one look.
+for (const player of document.querySelectorAll(".pipelib-player")) {
+  const line = (words, dy) => {
+    const part = document.createElementNS("http://www.w3.org/2000/svg", "tspan");
+    part.textContent = words.join(" ");
+    part.setAttribute("x", "100%");
+    part.setAttribute("dy", dy);
+    return part;
+  };
+  const lay = () => {
+    if (!matchMedia("(max-width: 600px)").matches) return;
+    for (const name of player.querySelectorAll(".names text")) {
+      if (name.children.length || name.getComputedTextLength() < 98) continue;
+      const words = name.textContent.split(" "), half = name.textContent.length / 2;
+      const at = Math.max(1, words.findIndex((_, i) => words.slice(0, i + 1).join(" ").length > half + 1));
+      name.replaceChildren(line(words.slice(0, at), "-0.5em"), line(words.slice(at), "1em"));
+    }
+  };
+  new MutationObserver(lay).observe(player, { childList: true, subtree: true });
+  lay();
+  const fit = document.createElement("button");
+  Object.assign(fit, { type: "button", textContent: "Fit", title: "All of the time in one look" });
+  fit.dataset.do = "fit";
+  fit.setAttribute("aria-pressed", false);
+  fit.addEventListener("click", () => {
+    fit.setAttribute("aria-pressed", player.classList.toggle("fits"));
+    player.querySelector('[data-do="out"]').click(); // its labels are cut anew
+  });
+  player.querySelector(".tools").append(fit);
+}
+
 // The line of code that a player's operation is from stands out, and the operations of a line that is pointed at.
 (() => {
   if (!window.CSS?.highlights) return;

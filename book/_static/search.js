@@ -2,10 +2,12 @@
 //
 // The model. The index (tools/sphinx_search.py) is a script that calls `bookSearch.take`. It is
 // loaded when a search begins. A word of the query is in an entry if it begins some word of its
-// heading, its text or its page's title; endings of words do not count. Entries with all words of
-// the query are found, or, if there is none, those with the most. They rank by how much of it is in
-// the heading, whether its words stand side by side there or in the text, and how often they stand
-// there. What is shown of an entry begins with the sentence that has the words.
+// heading, its text or its page's title; endings of words do not count, nor do words as "how" and
+// "my". Entries with all words of the query are found, or, if there is none, those with the most.
+// They rank by how much of it is in the heading, whether its words stand side by side there or in the
+// text, and how often they stand there; what else a section is called counts as its heading, and one
+// that is called as the query comes first, to the letter before all, but for lists. What is shown of
+// an entry begins with the sentence that has the words.
 const bookSearch = (() => {
   const MOST = 30, LENGTH = 220;
   const root = document.documentElement.dataset.content_root;
@@ -18,14 +20,21 @@ const bookSearch = (() => {
     if (isFirst) document.head.append(Object.assign(document.createElement("script"), { src: `${root}_static/search_index.js` }));
   };
   const take = ({ pages, entries }) => {
-    index = entries.map(([page, anchor, heading, prose, rest]) =>
-      ({ address: pages[page][0], title: pages[page][1], anchor, heading, prose, text: `${prose} ${rest}` }));
+    index = entries.map(([page, anchor, heading, also, prose, rest]) => {
+      const [address, title, isList] = pages[page];
+      const names = new Set([heading, ...also.split("; ")].map((name) => stems(name).join(" ")));
+      return { address, title, isList, anchor, heading, also, names, prose, text: `${prose} ${rest}` };
+    });
     waiting?.();
   };
 
   // Words, as what they begin with: "conflicts", "loading" and "copies" are found by their stems.
-  const stems = (query) => (query.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [])
+  const EMPTY = new Set("a an and do does for how i in is it my of on the to what when which why with".split(" "));
+  const all = (query) => query.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [];
+  const telling = (words) => (words.some((word) => !EMPTY.has(word)) ? words.filter((word) => !EMPTY.has(word)) : words);
+  const stems = (query) => telling(all(query))
     .map((word) => (word.length > 4 ? word.replace(/(?:ies|ing|ed|es|s|e|y)$/, "") : word));
+  const spelt = (text) => telling(all(text)).join(" ");
   const begins = (stem) => `(?<![\\p{L}\\p{N}])${stem}`;
   const finds = (source) => new RegExp(source, "giu");
   const count = (expression, text) => text.match(expression)?.length ?? 0;
@@ -36,17 +45,18 @@ const bookSearch = (() => {
     const each = words.map((word) => finds(begins(word)));
     const together = finds(words.map(begins).join("[\\p{L}\\p{N}]*[^\\p{L}\\p{N}]+"));
     const rank = (entry) => {
-      const { heading, title, text } = entry;
+      const { heading, also, title, text, names } = entry, named = `${heading} ; ${also}`;
       let score = 0, has = 0, inHeading = 0;
       for (const word of each) {
-        const here = count(word, heading), below = count(word, text);
+        const here = count(word, named), below = count(word, text);
         has += here + below + count(word, title) > 0;
         inHeading += here > 0;
         score += Math.min(below, 5);
       }
       score += (40 + 40 / (1 + heading.length / 20)) * (inHeading / each.length) ** 2;
-      if (each.length > 1) score += 40 * (count(together, heading) > 0) + 10 * Math.min(count(together, text), 3);
-      return { entry, has, score };
+      if (names.has(words.join(" "))) score += spelt(heading) === spelt(query) ? 63 : 60;
+      if (each.length > 1) score += 40 * (count(together, named) > 0) + 10 * Math.min(count(together, text), 3);
+      return { entry, has, score: entry.isList ? score / 2 : score };
     };
     const ranked = index.map(rank), most = Math.max(1, ...ranked.map(({ has }) => has));
     return ranked.filter(({ has }) => has === most)

@@ -42,6 +42,8 @@ class Readers(Detector):
         self.own = [program.pallas_thread(thread) for thread in range(len(program.threads))]
         self.pending: dict[int, deque[Event]] = defaultdict(deque)  # the oldest of them is not over
         self.ended: dict[int, set[int | None]] = defaultdict(set)
+        # Those of them that nobody has taken the memory of, or in which accesses may not be over.
+        self.watched: dict[int, set[int | None]] = defaultdict(set)
         self.takers = {b.scope_id for b in order.program.buffers if b.space is Space.SMEM}
         # Of each scope whose memory others get: what lands there, and who was the first to get it.
         self.inside: dict[int | None, list[tuple[Event, End, Buffer]]] = {}
@@ -65,6 +67,7 @@ class Readers(Detector):
         elif op.kind == Kind.SCOPE_END:
             self.pending[op.thread] = deque(self._unfinished(op.thread))
             self.ended[op.thread].add(op.scope_id)
+            self.watched[op.thread].add(op.scope_id)
         elif op.kind == Kind.SCOPE_BEGIN and op.scope_id in self.takers:
             yield from self._take(event)
         elif op.kind in self.enters:
@@ -76,10 +79,13 @@ class Readers(Detector):
         for late in self._unfinished(op.thread):
             if self._scopes(late.op.reads + late.op.writes) & ended:
                 yield Outliving(late.op, op, None, clash_of(late, event))
-        for scope in ended & self.inside.keys():
+        watched = self.watched[op.thread]
+        for scope in watched & self.inside.keys():
             self.given.setdefault(scope, event)
             inside = [each for each in self.inside[scope] if not is_over(each[1], event.clock)]
             self.inside[scope] = inside
+            if not inside:
+                watched.discard(scope)
             for late, _, buffer in inside:
                 yield Outliving(late.op, op, buffer, clash_of(late, event))
 
@@ -95,6 +101,9 @@ class Readers(Detector):
             if buffer.scope_id in self.inside:
                 self.inside[buffer.scope_id].append((late, end, buffer))
             if taker := self.given.get(buffer.scope_id):
+                for thread, ended in self.ended.items():
+                    if buffer.scope_id in ended:
+                        self.watched[thread].add(buffer.scope_id)
                 # It was not issued when the scope took the memory, so nobody knew of its end there.
                 is_always = late.clock.has(taker.op.thread, taker.index)
                 clash = NO_CLASH if is_always else clash_of(late, taker)

@@ -152,14 +152,16 @@ Step = Callable[[int, int, Op], Outcome]
 class Phase:
     """The arrivals of one phase of a barrier; `owed` are parts of copies that have yet to land.
 
-    `commits` has, for each commit among them, how many products its thread had started.
+    `parts` are the copies of which a part lands without an arrival. `commits` has, for each commit
+    among the arrivals, how many products its thread had started.
     """
 
-    __slots__ = ("arrivals", "clock", "commits", "is_complete", "owed")
+    __slots__ = ("arrivals", "clock", "commits", "is_complete", "owed", "parts")
 
     def __init__(self, clock: Clock):
         self.clock, self.owed, self.is_complete = clock, 0, False
         self.arrivals: list[tuple[int, int, Op]] = []  # thread, index, op
+        self.parts: list[Spot] = []
         self.commits: dict[Spot, int] = {}
 
 
@@ -468,6 +470,7 @@ class Order:
                 self._expect_before(peer, number, index, op)
             phase = peer.phase(number)
             phase.owed -= 1
+            phase.parts.append((thread, index))
             phase.clock.join(clock)
             if phase.owed <= 0:
                 self._try_complete(peer, number, phase)
@@ -678,7 +681,8 @@ class Order:
                 wait = self.program.threads[thread][waits[before]]
                 if wait.phase == before:  # else the thread begins to wait here with a later phase
                     arrivals = tuple((by, at) for by, at, _ in phase.arrivals)
-                    clash = Clash(done=arrivals, coming=((thread, waits[before]),))
+                    done = (*arrivals, *phase.parts)
+                    clash = Clash(done=done, coming=((thread, waits[before]),))
                     last = phase.arrivals[-1][2]
                     self.misused.append(LappedWait(wait, last, *wait.place, number, clash))
 

@@ -43,8 +43,10 @@ async function (figure, packed) {
     all(".legend li").forEach((item) => (item.hidden = !frame.kinds.includes(item.dataset.kind)));
     find(".notes").replaceChildren(...frame.notes.map((note) => element("p", ...prose(note))));
     for (const part of [...all(".bar"), saying]) part.hidden = !boxes.length;
+    find('[data-do="round"]').hidden = frame.round.length < 2;
     chosen = -1;
     time = frame.start ?? 0;
+    draw();
     describe(-1);
     tell();
     magnify(zoom);
@@ -120,6 +122,12 @@ async function (figure, packed) {
     const [what, sentence, why] = saying.children;
     const source = i < 0 ? "" : texts[frame.spans[i][4]];
     figure.dispatchEvent(new CustomEvent("pipelib-line", { bubbles: true, detail: source.split("\t")[1] ?? "" }));
+    if (i < 0 && rounds()) {
+      what.textContent = "One round of the critical cycle";
+      sentence.textContent = frame.critical;
+      why.textContent = "What is not on it may take a little longer, and no step would.";
+      return;
+    }
     if (i < 0) {
       what.textContent = boxes.length ? `${operations.size} operation${operations.size > 1 ? "s" : ""}` : "";
       sentence.textContent = touch.matches
@@ -250,6 +258,35 @@ async function (figure, packed) {
     return node;
   }
 
+  // ---- The critical cycle ----
+
+  const rounds = () => find('[data-do="round"]').getAttribute("aria-pressed") === "true" && frame.round.length > 1;
+
+  function round() {
+    const button = find('[data-do="round"]');
+    button.setAttribute("aria-pressed", button.getAttribute("aria-pressed") !== "true");
+    pause();
+    stage.classList.remove("going");
+    draw();
+    const box = rounds() && boxes[frame.round[0]], view = find(".scroll");
+    if (box) view.scrollLeft = (parseFloat(box.getAttribute("x")) / 100) * view.scrollWidth - 20;
+    describe((chosen = -1));
+  }
+
+  // A line from box to box: each goes on from where it begins, a wait from where it ends.
+  function draw() {
+    all(".stage .ways").forEach((node) => node.remove());
+    boxes.forEach((box, i) => box.classList.toggle("way", rounds() && frame.round.includes(i)));
+    if (!rounds()) return;
+    const value = (box, name) => parseFloat(box.getAttribute(name));
+    const points = frame.round.map((i) => {
+      const box = boxes[i], isWait = box.classList.contains("wait");
+      return [value(box, "x") + (isWait ? value(box, "width") : 0) + "%", value(box, "y") + value(box, "height") / 2];
+    });
+    const lines = points.slice(1).map(([x2, y2], i) => drawn("line", { x1: points[i][0], y1: points[i][1], x2, y2 }));
+    head.before(drawn("g", { class: "ways" }, ...lines, ...points.map(([cx, cy]) => drawn("circle", { cx, cy, r: 3 }))));
+  }
+
   // ---- One picture above the other ----
 
   let keeps;
@@ -263,7 +300,7 @@ async function (figure, packed) {
       const names = all(".sliders > *").map((row) => `${row.querySelector("span").textContent} ${row.querySelector("output").textContent}`);
       const drawing = element("div", ...[...stage.children].map((node) => node.cloneNode(true)));
       drawing.className = "drawing";
-      drawing.querySelectorAll(".head, .arrow").forEach((node) => node.remove());
+      drawing.querySelectorAll(".head, .arrow, .ways").forEach((node) => node.remove());
       const told = [...(names.length ? [names.join(", ")] : [frame.title]), frame.length, frame.outcome].filter(Boolean);
       kept.replaceChildren(element("p", "Kept to compare: ", element("strong", told.join(" · "))), drawing);
     }
@@ -304,10 +341,10 @@ async function (figure, packed) {
   // ---- What the reader does ----
 
   const actions = {
-    back: () => step(-1), next: () => step(1), play: toggle, scale: rescale, keep, link, full: fill,
+    back: () => step(-1), next: () => step(1), play: toggle, scale: rescale, round, keep, link, full: fill,
     in: () => magnify(2 * zoom), out: () => magnify(zoom / 2), mean: explain,
   };
-  const keys = { ArrowLeft: "back", ArrowRight: "next", " ": "play", "+": "in", "=": "in", "-": "out", s: "scale", k: "keep", l: "link", f: "full" };
+  const keys = { ArrowLeft: "back", ArrowRight: "next", " ": "play", "+": "in", "=": "in", "-": "out", s: "scale", c: "round", k: "keep", l: "link", f: "full" };
   explainable();
   find('[data-do="full"]').hidden = !document.fullscreenEnabled;
   // In a notebook's output an address leads nowhere.

@@ -10,6 +10,9 @@ scale. What stands between backticks in details and notes is shown as code. Sour
 as a reader elsewhere has them (`paths`), with the line's text beside. The legend has the kinds of
 the setting that is shown, and a bracket over the drawing marks the steady state.
 
+A button shows the critical cycle of a simulated steady state: one round of it, as a line from box
+to box, and what it takes in words.
+
 A reader can keep one setting above the others, to compare them on one scale of time. An address
 that ends in `#player-2:1.0@1200` shows the page's second figure with the sliders at 1 and 0, at
 cycle 1,200. The page around a figure can follow it: when the figure describes an operation it sends
@@ -227,6 +230,8 @@ def _frame(
         "kinds": [],
         "svg": "",
         "spans": [],
+        "round": [],
+        "critical": "",
     }
     if drawn is None:
         return frame
@@ -244,6 +249,8 @@ def _frame(
         ]
         for box in drawn.boxes
     ]
+    found = timeline.critical()
+    ways = found.round_in(timeline.spans, drawn.start, drawn.stop) if found else []
     share = 0 if timeline.stuck else round(timeline.cycles / longest, 4)
     beside = f", {percent(share)} of the longest" if 0 < share < 1 else ""
     return frame | {
@@ -255,6 +262,8 @@ def _frame(
         "kinds": [*drawn.kinds()],
         "svg": svg.draw(drawn),
         "spans": spans,
+        "round": [numbers[i] for i in ways if i in numbers],
+        "critical": f"Critical cycle: {found}." if found else "",
         "start": drawn.start,
         "stop": drawn.stop,
         "clock": timeline.clock_hz,

@@ -14,19 +14,24 @@ from collections.abc import Callable
 from pallascope.program import Program
 from pallascope.simulating.threads import Done, Thread
 
-# Lets a thread go on that waits for a phase; the second argument is the phase's end.
-Release = Callable[[Thread, Done], None]
-
 
 class Phase:
-    """A phase of a barrier: what it has had so far, its latest end, and who waits for it."""
+    """A phase of a barrier: what it has had so far, its latest end, and who waits for it.
 
-    __slots__ = ("announced", "arrivals", "landed", "last", "waiters")
+    `ends` has those of its ends that a figure shows.
+    """
+
+    __slots__ = ("announced", "arrivals", "ends", "landed", "last", "waiters")
 
     def __init__(self) -> None:
         self.arrivals = self.announced = self.landed = 0
         self.last = Done(0.0, None)
+        self.ends: list[Done] = []
         self.waiters: list[Thread] = []
+
+
+# Lets a thread go on that waits for a phase, which is over.
+Release = Callable[[Thread, Phase], None]
 
 
 class Barrier:
@@ -82,7 +87,9 @@ class Barriers:
         phase = barrier.phases[number]
         if done.time >= phase.last.time:
             phase.last = done
+        if done.span is not None:
+            phase.ends.append(done)
         if phase.waiters and barrier.complete(number):
             waiters, phase.waiters = phase.waiters, []
             for thread in waiters:
-                self._release(thread, phase.last)
+                self._release(thread, phase)

@@ -7,11 +7,13 @@ the time of further blocks follows from the time of the first few. If they diffe
 attention, the time of each block follows from those that were sampled along the axes of the grid on
 which blocks differ, in between by interpolation. Then blocks go to SMs as the hardware hands them
 out (list scheduling, R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969); where they
-share SMs, work is divided evenly. To all this comes what launching takes by itself, and what it
-takes to prepare a block's barriers.
+share SMs for several rounds, work is divided evenly. To all this comes what launching takes by
+itself, and what it takes to prepare a block's barriers.
 
 Where all blocks have room at once and HBM bounds them, SMs get unequal shares of the bandwidth, and
 nobody takes over a slow SM's work: such a launch reaches less of it (`Machine.hbm_static_reach`).
+A launch with a few blocks more has the same first round; those few then run by themselves, and the
+copies that they keep in flight no longer fill the bandwidth.
 
 Not covered: which SMs get a cluster whose size does not divide the SMs of a GPC; registers that the
 compiler takes beside accumulators and the largest value read, which are guessed (`_OTHERS`).
@@ -29,7 +31,7 @@ from pallascope.program import Kind, Program, Space
 from pallascope.report import count
 from pallascope.simulating.costs import Costs
 from pallascope.simulating.run import Run, start_cycles
-from pallascope.simulating.traffic import best_l2_hits
+from pallascope.simulating.traffic import L2_BYTES, likely_l2_hits
 from pallascope.simulating.ways import SLOW_WAYS, decided
 
 type Index = tuple[int, ...]
@@ -151,25 +153,42 @@ def launched(
     samples = {at: decided(program, machine, slow_ways) for at, program in samples.items()}
     first = next(iter(samples.values()))
     blocks, places = max(1, math.prod(first.grid)), machine.sms // first.blocks
-    crowd = min(blocks_per_sm(first, registers), -(-blocks // places))
-    rounds = -(-blocks // (places * crowd))
-    if rounds == 1:
+    share = -(-blocks // places)
+    crowd = min(blocks_per_sm(first, registers), share)
+    if share < 2 * crowd:
         reached = machine.hbm_bytes_per_second * machine.hbm_static_reach
         machine = machine.changed(hbm_bytes_per_second=reached)
-    hits = best_l2_hits(first) if l2_hits is None else l2_hits
+    hits = likely_l2_hits(first, machine, crowd) if l2_hits is None else l2_hits
     cold = 0.0 if l2_hits == 1 else machine.cold_seconds
     if len(samples) == 1:
-        cycles = _alike(first, hits, -(-blocks // places), crowd, machine)
+        cycles = _alike(first, hits, share, crowd, machine)
     else:
         runs = {index: _cycles(program, machine, crowd, hits) for index, program in samples.items()}
         start = start_cycles(first, machine)
-        last = _scheduled if crowd == 1 else _shared
-        cycles = last(_interpolated(runs, first.grid), places * crowd, start)
+        every = _interpolated(runs, first.grid)
+        if crowd == 1 or share < 2 * crowd:
+            left = share % crowd
+            alone = _cycles(first, machine, left, hits) / every[0] if left else 1.0
+            cycles = _scheduled(every, places * crowd, start, alone)
+        else:
+            cycles = _shared(every, places * crowd, start)
     cycles += (machine.launch_seconds + cold) * machine.clock_hz
     cycles += first.mbarriers * machine.barrier_init_cycles
     multiplied = {index: _multiplied(program, machine) for index, program in samples.items()}
     use = sum(_interpolated(multiplied, first.grid)) / (cycles * machine.sms)
-    return Launch(first.name, cycles, machine.clock_hz, crowd, rounds, use)
+    return Launch(first.name, cycles, machine.clock_hz, crowd, -(-share // crowd), use)
+
+
+def streamed(read: int, written: int, machine: Machine, l2_hits: float | None = None) -> float:
+    """The seconds of a kernel of XLA's, which reads and writes so many bytes, each once.
+
+    L2 has them if they fit there, as what the kernel before has written, or if it `l2_hits` all.
+    """
+    is_near = l2_hits == 1 or read + written <= L2_BYTES
+    stored = written / (read + written) if read else 1.0
+    rate = machine.gmem_bytes_per_cycle(machine.sms, float(not is_near), written=stored)
+    cycles = machine.load_latency_cycles(float(is_near)) + (read + written) / (rate * machine.sms)
+    return machine.launch_seconds + cycles / machine.clock_hz
 
 
 def _cycles(
@@ -200,25 +219,30 @@ def _multiplied(program: Program, machine: Machine) -> float:
 def _alike(program: Program, hits: float, share: int, crowd: int, machine: Machine) -> float:
     """The cycles in which an SM runs its share of blocks that do the same.
 
-    Blocks that run together do not end together on a GPU, so blocks beyond the first round start
-    one by one: each adds what a block adds in full rounds.
+    Blocks that run together do not end together on a GPU, so of several rounds blocks beyond the
+    first one start one by one: each adds what a block adds in full rounds.
     """
     first = _cycles(program, machine, crowd, hits, min(share, crowd))
     if share <= crowd:
         return first
+    if share < 2 * crowd:
+        return (
+            first + start_cycles(program, machine) + _cycles(program, machine, share - crowd, hits)
+        )
     more = _cycles(program, machine, crowd, hits, _ROUNDS * crowd) - first
     return first + (share - crowd) * more / ((_ROUNDS - 1) * crowd)
 
 
-def _scheduled(runs: Sequence[float], places: int, start: float) -> float:
-    """When the last block ends, if each has an SM of its own and starts where the first one is
-    free, so much later.
+def _scheduled(runs: Sequence[float], places: int, start: float, alone: float = 1.0) -> float:
+    """When the last block ends, if each has a place of its own and starts where the first one is
+    free, so much later; blocks beyond the first round take `alone` times their cycles.
     """
     ends: list[float] = []
     for cycles in runs:
         free = 0.0
         if len(ends) >= places:
             free = heapq.heappop(ends) + start
+            cycles *= alone
         heapq.heappush(ends, free + cycles)
     return max(ends)
 

@@ -21,7 +21,8 @@ wait                   the thread goes on `wake` after the phase's end, and no e
 test, fence            a fixed time of the thread
 read, write            GMEM: the port, for a read also a load's latency. SMEM: its wavefronts, then
                        a fixed time of the thread
-compute                the ALU
+compute                its functions, and all else, each take a unit of arithmetic; it begins when
+                       those that it needs are free, and takes longer beside products
 wgmma                  the thread issues it; the tensor core works
 wgmma_wait, acc_read   the thread goes on `wgmma_latency` and `wgmma_restart` after the product's
                        end
@@ -38,23 +39,23 @@ skip, opaque
 =====================  =============================================================================
 
 `Machine` has the fixed times. Not covered: distributed shared memory's cost (an arrival on a peer's
-barrier costs as one's own); `opaque` ops, whose number is only counted; semaphores that blocks and
-devices may signal that are not in the program: these ops take no time. A warp's op costs what a
-thread's does. A store or a load of another device's memory takes a link as well, and NVLink's
-latency: `links` has both. That a `prefetch` or a `cp_async` may reach there is not covered.
+barrier costs as one's own); `opaque` ops, whose number is only counted; how long a wait takes on a
+semaphore that blocks or devices may signal which are not in the program: it is taken to hold
+enough. A warp's op costs what a thread's does. A store or a load of another device's memory takes a
+link as well, and NVLink's latency: `links` has both. That a `prefetch` or a `cp_async` may reach
+there is not covered.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import assert_never
 
-from pallascope.machine import Machine
 from pallascope.program import Kind, Op, Program, Region, Space
-from pallascope.simulating.barriers import Barriers
+from pallascope.simulating.barriers import Barriers, Phase
 from pallascope.simulating.costs import Costs
 from pallascope.simulating.events import Events, Handler
 from pallascope.simulating.links import Links
-from pallascope.simulating.recorder import Recorder
+from pallascope.simulating.recorder import Recorder, Room
 from pallascope.simulating.semaphores import Semaphores
 from pallascope.simulating.threads import Done, Group, Thread
 from pallascope.simulating.units import Port, Server, Sm
@@ -70,18 +71,18 @@ class Operations:
     def __init__(
         self,
         program: Program,
-        machine: Machine,
+        costs: Costs,
         l2_hits: float,
         events: Events,
         recorder: Recorder,
         sms: Sequence[Sm],
     ) -> None:
-        self.program, self.machine, self.l2_hits, self.sms = program, machine, l2_hits, sms
-        self.events, self.costs = events, Costs(program, machine)
-        self.span = recorder.span
+        self.program, self.machine, self.l2_hits, self.sms = program, costs.machine, l2_hits, sms
+        self.events, self.costs = events, costs
+        self.span, self.latest = recorder.span, recorder.latest
         self.barriers = Barriers(program, self._release)
         self.semaphores = Semaphores(program, self._signalled)
-        self.links = Links(program, machine)
+        self.links = Links(program, costs.machine)
         self.opaque = 0
         self._meets: defaultdict[tuple[int, tuple[int, ...]], list[Thread]] = defaultdict(list)
         self.handlers: dict[Kind, Handler] = {kind: self._handler(kind) for kind in Kind}
@@ -150,18 +151,20 @@ class Operations:
         op: Op,
         kind: SpanKind,
         asked: float,
-        begun: float,
         times: tuple[float, float],
     ) -> int | None:
-        """Records what a unit began at `begun`, for which it was asked at `asked`.
+        """Records what a unit does, for which it was asked at `asked`.
 
         Args:
           unit: the last thing that it did is what this one was late for, if it was late.
           thread, op, kind: as `span` takes them.
-          asked, begun: in cycles.
+          asked: in cycles.
           times: of the span.
         """
-        unit.last = self.span(thread, op, kind, *times, after=unit.last if begun > asked else None)
+        late, before = unit.ready > asked, self.latest(thread)
+        after, other = (unit.last, before) if late else (None, unit.last)
+        room = [(other, abs(unit.ready - asked))]
+        unit.last = self.span(thread, op, kind, *times, after=after, room=room)
         return unit.last
 
     # The thread alone.
@@ -196,19 +199,33 @@ class Operations:
             link, port = self.links.of(thread.block, op), thread.sm.port
             latency = machine.load_latency_cycles(self.l2_hits, op.bytes) if is_read else 0.0
             unit: Server = port
-            begun, done = self.links.move(link, port, now, op.bytes, machine.sm_bytes_per_cycle, op)
+            _, done = self.links.move(link, port, now, op.bytes, self.costs.port(op), op)
             latency += self.links.latency(link, op) if is_read else 0.0
         else:
             unit = thread.sm.smem
-            begun, done = unit.take(now, self.costs.access(op))
+            _, done = unit.take(now, self.costs.access(op))
             latency = machine.smem_latency_cycles if is_read else machine.smem_write_cycles
-        self._by(unit, thread, op, SpanKind.ACCESS, now, begun, (now, done + latency))
+        self._by(unit, thread, op, SpanKind.ACCESS, now, (now, done + latency))
         return done + latency
 
     def compute(self, thread: Thread, op: Op, now: float) -> float:
-        """Arithmetic in registers, on the ALU."""
-        begun, done = thread.sm.alu.take(now, self.costs.arithmetic(op))
-        self._by(thread.sm.alu, thread, op, SpanKind.COMPUTE, now, begun, (now, done))
+        """Arithmetic in registers: one part after the other, each on its unit."""
+        sm, cycles = thread.sm, self.costs.arithmetic(op)
+        if not cycles.alone:
+            self.span(thread, op, SpanKind.COMPUTE, now, now)
+            return now
+        units = [(sm.functions, cycles.functions), (sm.alu, cycles.others)]
+        used = [(unit, taken) for unit, taken in units if taken]
+        number = thread.number
+        latest = max((unit for unit, _ in used), key=lambda unit: unit.free_for(number))
+        latest.ready = latest.free_for(number)
+        begun = max(now, latest.ready)
+        times = self.costs.stretched(cycles, max(0.0, sm.tensor_core.free - begun))
+        done = begun + times * cycles.alone
+        span = self._by(latest, thread, op, SpanKind.COMPUTE, now, (now, done))
+        for unit, taken in used:
+            unit.hold(number, begun, done, times * taken / self.machine.arithmetic_reach)
+            unit.last = span
         return done
 
     # Copies.
@@ -220,11 +237,10 @@ class Operations:
         ports, link = self._ports(thread, op), self.links.of(thread.block, op)
         latency = machine.load_latency_cycles(self.l2_hits, op.bytes) + self.links.latency(link, op)
         moves = [
-            self.links.move(link, port, end, op.bytes, machine.sm_bytes_per_cycle, op)
-            for port in ports
+            self.links.move(link, port, end, op.bytes, self.costs.port(op), op) for port in ports
         ]
         start, last = moves[0][0], max(moved for _, moved in moves) + latency
-        span = self._by(ports[0], thread, op, SpanKind.LOAD, end, start, (start, last))
+        span = self._by(ports[0], thread, op, SpanKind.LOAD, end, (start, last))
         if op.barrier is None:
             return end
         barriers, peers = self.barriers, op.peers or (op.barrier,)
@@ -251,8 +267,8 @@ class Operations:
         """Moves its bytes as a load does; nothing waits for them."""
         end = self.issue(thread, op, now, self.machine.load_issue_cycles)
         port = thread.sm.port
-        start, moved = port.move(end, op.bytes, self.machine.sm_bytes_per_cycle)
-        self._by(port, thread, op, SpanKind.LOAD, end, start, (start, moved))
+        start, moved = port.move(end, op.bytes, self.costs.port(op))
+        self._by(port, thread, op, SpanKind.LOAD, end, (start, moved))
         return end
 
     def cp_async(self, thread: Thread, op: Op, now: float) -> float:
@@ -260,9 +276,9 @@ class Operations:
         machine = self.machine
         end = self.issue(thread, op, now, machine.load_issue_cycles)
         port = thread.sm.port
-        start, moved = port.move(end, op.bytes, machine.sm_bytes_per_cycle)
+        start, moved = port.move(end, op.bytes, self.costs.port(op))
         landed = moved + machine.load_latency_cycles(self.l2_hits, op.bytes)
-        span = self._by(port, thread, op, SpanKind.LOAD, end, start, (start, landed))
+        span = self._by(port, thread, op, SpanKind.LOAD, end, (start, landed))
         thread.copies.append(Done(landed, span))
         return end
 
@@ -279,11 +295,11 @@ class Operations:
         end = self.issue(thread, op, now, machine.store_issue_cycles)
         size, rate = (
             op.bytes * (machine.add_cost if op.combines else 1),
-            machine.store_bytes_per_cycle,
+            machine.store_bytes_per_cycle / self.costs.spread(op),
         )
         start, moved = self.links.move(link, thread.sm.port, end, size, rate, op)
         written = moved + self.links.latency(link, op, machine.store_latency_cycles)
-        span = self._by(thread.sm.port, thread, op, SpanKind.STORE, end, start, (start, written))
+        span = self._by(thread.sm.port, thread, op, SpanKind.STORE, end, (start, written))
         thread.open.append(Group(Done(moved, span), Done(written, span)))
         return end
 
@@ -310,7 +326,7 @@ class Operations:
         end = self.issue(thread, op, now, self.machine.wgmma_issue_cycles)
         start, stop = thread.sm.tensor_core.take(end, self.costs.product(op))
         core = thread.sm.tensor_core
-        span = self._by(core, thread, op, SpanKind.WGMMA, end, start, (start, stop))
+        span = self._by(core, thread, op, SpanKind.WGMMA, end, (start, stop))
         thread.products.append(Done(stop, span))
         return end
 
@@ -333,7 +349,7 @@ class Operations:
         latest = max(cores, key=lambda core: core.free)
         begin = max(end, latest.free)
         stop = max(core.take(begin, cycles)[1] for core in cores)
-        span = self._by(latest, thread, op, SpanKind.WGMMA, end, begin, (begin, stop))
+        span = self._by(latest, thread, op, SpanKind.WGMMA, end, (begin, stop))
         for core in cores:
             core.last = span
         thread.products.append(Done(stop, span))
@@ -362,7 +378,7 @@ class Operations:
         """A read or a write of TMEM: the thread goes on when it is over."""
         tmem = thread.sm.tmem
         start, stop = tmem.take(now, op.bytes / self.machine.tmem_rate(op.line))
-        self._by(tmem, thread, op, SpanKind.ACCESS, now, start, (start, stop))
+        self._by(tmem, thread, op, SpanKind.ACCESS, now, (start, stop))
         return stop
 
     # Between threads.
@@ -382,8 +398,7 @@ class Operations:
         barrier = self.barriers.at(thread.copy, *op.place)
         phase = barrier.phases[op.phase]
         if barrier.complete(op.phase):
-            times = self._passed(thread, phase.last)
-            return self._waited(thread, op, *times, self._on(op), phase.last.span)
+            return self._ended(thread, phase)
         phase.waiters.append(thread)
         return None
 
@@ -391,7 +406,7 @@ class Operations:
         """Adds to a semaphore, when the signal has arrived there."""
         semaphore = self.semaphores.at(thread.copy, op.place)
         if semaphore is None:
-            return now
+            return self.issue(thread, op, now, self.machine.signal_cycles)
         end = max(now, thread.answered) + self.machine.signal_cycles
         span = self.span(thread, op, SpanKind.ISSUE, now, end)
         latency, answer = self.links.signal(thread.block, op)
@@ -403,7 +418,9 @@ class Operations:
         """Goes on when a semaphore holds enough."""
         semaphore = self.semaphores.at(thread.copy, op.place)
         if semaphore is None:
-            return now
+            end = now + self.machine.await_cycles
+            self.span(thread, op, SpanKind.WAIT, now, end, self._for(op))
+            return end
         if semaphore.passes(op):
             end = now + self.machine.await_cycles
             self.span(thread, op, SpanKind.WAIT, now, end, self._for(op), semaphore.last.span)
@@ -433,15 +450,23 @@ class Operations:
         del self._meets[thread.copy, members]
         end = now + self.machine.meet_cycles
         # The last to come waits for nobody: it releases the others.
-        last = self.span(thread, op, SpanKind.ISSUE, now, end, f"meets {others}")
+        room = [(self.latest(other), now - other.since) for other in here[:-1]]
+        last = self.span(thread, op, SpanKind.ISSUE, now, end, f"meets {others}", room=room)
         for other in here[:-1]:
             self._resume(other, other.since, end, f"waits for {others}", last)
         return end
 
-    def _release(self, thread: Thread, done: Done) -> None:
+    def _release(self, thread: Thread, phase: Phase) -> None:
         """Lets a thread go on that waits for a phase, which is now known to be over."""
-        alone, freed = self._passed(thread, done)
-        self._resume(thread, alone, freed, self._on(thread.op), done.span)
+        self.events.resume(thread, self._ended(thread, phase))
+
+    def _ended(self, thread: Thread, phase: Phase) -> float:
+        """Records a thread's wait for a phase that is over; when the thread goes on."""
+        machine, last = self.machine, phase.last
+        alone, freed = thread.since + machine.wait_cycles, last.time + machine.wake_cycles
+        end = max(alone, freed)
+        room = [(d.span, end - freed + last.time - d.time) for d in phase.ends if d is not last]
+        return self._waited(thread, thread.op, alone, freed, self._on(thread.op), last.span, room)
 
     def _signalled(self, thread: Thread, done: Done) -> None:
         """Lets a thread go on that waits for a semaphore, which now holds enough."""
@@ -455,18 +480,21 @@ class Operations:
         self.events.resume(thread, self._waited(thread, thread.op, alone, freed, text, cause))
 
     def _waited(
-        self, thread: Thread, op: Op, alone: float, freed: float, text: str, cause: int | None
+        self,
+        thread: Thread,
+        op: Op,
+        alone: float,
+        freed: float,
+        text: str,
+        cause: int | None,
+        room: Room = (),
     ) -> float:
         """Records a wait, which ends when the thread `alone` and what it waits for let it."""
         end = max(alone, freed)
-        after = cause if freed > alone else None
-        self.span(thread, op, SpanKind.WAIT, thread.since, end, text, cause, after)
+        after, other = (cause, self.latest(thread)) if freed > alone else (None, cause)
+        room = (*room, (other, abs(freed - alone)))
+        self.span(thread, op, SpanKind.WAIT, thread.since, end, text, cause, after, room)
         return end
-
-    def _passed(self, thread: Thread, done: Done) -> tuple[float, float]:
-        """When a thread that waits for a phase could go on by itself, and by the phase."""
-        machine = self.machine
-        return thread.since + machine.wait_cycles, done.time + machine.wake_cycles
 
     def _for(self, op: Op) -> str:
         barrier, index = op.place

@@ -15,6 +15,9 @@ from pallascope.program import Op, Program
 from pallascope.simulating.threads import Thread
 from pallascope.spans import ENGINES, Span, SpanKind
 
+#: Numbers of spans, None for what is not recorded, and cycles.
+Room = Iterable[tuple[int | None, float]]
+
 _make_span = maker(Span)
 
 
@@ -45,6 +48,7 @@ class Recorder:
         text: str = "",
         cause: int | None = None,
         after: int | None = None,
+        room: Room = (),
     ) -> int | None:
         """Records what an op does from `start` to `stop`, in cycles.
 
@@ -56,6 +60,7 @@ class Recorder:
           text: a few words; by default the op's label.
           cause: the number of the span whose end ended this one, which is a wait.
           after: that of the span that this one was late for; by default, the thread's before it.
+          room: the others that it comes after, and how many cycles later each could have been.
 
         Returns:
           The span's number; None if no spans are kept, and for further copies of the block, which
@@ -71,16 +76,21 @@ class Recorder:
         else:
             lane = self._lanes.of_thread(thread.index)
         buffer, slot = self._lanes.part(op)
-        number, after = len(self.spans), self._latest.get(thread.index) if after is None else after
+        number, after = len(self.spans), self.latest(thread) if after is None else after
+        others = tuple([(other, cycles) for other, cycles in room if other is not None])
         if kind not in ENGINES:
             self._latest[thread.index] = number
         self.spans.append(
             _make_span(
                 lane, start, stop, kind, text or self._program.label(op), slot, op.step, op.line,
-                thread.index, thread.at, cause, op.scope, buffer, after,
+                thread.index, thread.at, cause, op.scope, buffer, after, others,
             )
         )  # fmt: skip
         return number
+
+    def latest(self, thread: Thread) -> int | None:
+        """The number of the thread's span before; None if there is none, or none is kept."""
+        return None if thread.copy else self._latest.get(thread.index)
 
     def cycles(self) -> float:
         """The end of the last span."""

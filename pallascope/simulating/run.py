@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pallascope.machine import Machine
 from pallascope.program import Kind, Program
 from pallascope.report import thread_name, truncation
+from pallascope.simulating.costs import Costs
 from pallascope.simulating.events import Events
 from pallascope.simulating.operations import Operations
 from pallascope.simulating.recorder import Recorder
@@ -40,7 +41,8 @@ class Run:
     ) -> None:
         self.program, self.machine, self.resident = program, machine, resident
         self.copies = resident if copies is None else copies
-        share = share_of_sm(program, machine, resident, l2_hits)
+        costs = Costs(program, machine)
+        share = share_of_sm(program, costs, resident, l2_hits)
         self.sms = [Sm(share) for _ in range(program.blocks)]
         self.recorder = Recorder(program, records)
         threads = _threads(program, self.copies, self.sms)
@@ -50,9 +52,7 @@ class Run:
         starts = [copy * gap for copy in range(resident) for _ in range(count)]
         self._start_cycles = start_cycles(program, machine)
         self.events = Events(threads, starts, self._ended)
-        self.operations = Operations(
-            program, machine, l2_hits, self.events, self.recorder, self.sms
-        )
+        self.operations = Operations(program, costs, l2_hits, self.events, self.recorder, self.sms)
 
     def cycles(self) -> float:
         """Runs all threads until no thread can go on; returns the time of the last thing done."""
@@ -66,6 +66,7 @@ class Run:
             return
         count = len(self.program.threads)
         for number in range(self._next * count, (self._next + 1) * count):
+            self.events.threads[number].sm.port.renew()
             self.events.start(self.events.threads[number], now + self._start_cycles)
         self._next += 1
 

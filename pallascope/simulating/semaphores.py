@@ -4,8 +4,8 @@ The model. A signal adds its amount when it arrives. A wait returns once the sem
 wait's amount, and takes that off unless it `keeps` it. Of several threads that wait, the one that
 has waited longest goes first if there is enough for it; else the next one.
 
-Only semaphores that the program has all signals of are counted (`Program.counted`). A signal or a
-wait on any other one takes no time, since other blocks and devices may signal it too.
+Only semaphores that the program has all signals of are counted (`Program.counted`). Any other one,
+which blocks and devices may signal that are not in the program, is taken to hold enough.
 """
 
 from collections.abc import Callable

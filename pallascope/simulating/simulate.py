@@ -66,7 +66,7 @@ from pallascope.arguments import (
 from pallascope.machine import BLOCKS, H200, Machine
 from pallascope.program import Program
 from pallascope.simulating.run import Run
-from pallascope.simulating.traffic import best_l2_hits
+from pallascope.simulating.traffic import likely_l2_hits
 from pallascope.simulating.ways import SLOW_WAYS, branches, decided
 from pallascope.timeline import Timeline
 
@@ -118,7 +118,7 @@ def simulate(
     expect_range("simulate", 1, BLOCKS, "the most that an SM holds", blocks_per_sm=blocks_per_sm)
     _expect_room(program, machine, blocks_per_sm)
     expect_fraction("simulate", "branches", slow_ways=slow_ways)
-    hits = best_l2_hits(program) if l2_hits is None else l2_hits
+    hits = likely_l2_hits(program, machine, blocks_per_sm) if l2_hits is None else l2_hits
     one_way = decided(program, machine, slow_ways)
     timeline = Run(one_way, machine, blocks_per_sm, hits).timeline()
     if not (count := branches(program)):

@@ -45,7 +45,7 @@ class _Costs(Costs):
 
     def of(self, op: Op) -> float:
         if op.kind is Kind.COMPUTE:
-            return self.arithmetic(op)
+            return self.arithmetic(op).alone
         if op.kind.is_product:
             return self.product(op)
         if any(region.buffer in self._gmem for region in op.reads + op.writes):

@@ -1,4 +1,5 @@
-"""`kernels_of`: the Mosaic GPU kernels that a function calls, in order; `one_of` picks one.
+"""`host_of`: the Mosaic GPU kernels that a function calls, in order, and what XLA runs around them;
+`kernels_of` has the kernels alone, `one_of` picks one.
 
 JAX traces the function, and its jaxpr is run as a host would run it, on what is known of the
 arguments. Nothing else is run. Both errors name the function of pipelib that the caller called.
@@ -8,21 +9,39 @@ Here a call gets the name that every report, figure and table has: `apart` numbe
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 
 from pallascope.arguments import wrong_type
 from pallascope.tracing import primitives
+from pallascope.tracing.around import Fusion, fusions
 from pallascope.tracing.code import Codes, value_of
+from pallascope.tracing.jaxprs import Jaxpr
 from pallascope.tracing.kernel import kernel_info
 from pallascope.tracing.names import operands
 from pallascope.tracing.source import UNKNOWN, function_name, kernel_name, line_of_function
 from pallascope.tracing.state import Call, Thread
 
 
+class Host(NamedTuple):
+    """What a function runs on a GPU: the kernels that it `calls`; its jaxpr."""
+
+    calls: list[Call]
+    jaxpr: Jaxpr
+
+    def fusions(self) -> list[Fusion]:
+        """The kernels that XLA makes around those."""
+        return fusions(self.jaxpr)
+
+
 def kernels_of(function: Callable[..., object], args: tuple[object, ...], asker: str) -> list[Call]:
     """The kernels that the function calls."""
+    return host_of(function, args, asker).calls
+
+
+def host_of(function: Callable[..., object], args: tuple[object, ...], asker: str) -> Host:
+    """The kernels that the function calls, and those around them."""
     remedy = "give one that calls plgpu.kernel(...), and its arguments after it"
     if not callable(function):
         raise wrong_type(asker, function, "a function", remedy)
@@ -46,10 +65,11 @@ def kernels_of(function: Callable[..., object], args: tuple[object, ...], asker:
     called, asked = operands(closed), function_name(closed.jaxpr.debug_info)
     params = [call.eqn.params for call in host.kernels]
     names = [kernel_name(each["name"], kernel_info(each["jaxprs"][0]), asked) for each in params]
-    return [
+    calls = [
         call._replace(names=called.get(id(call.eqn), ()), name=name)
         for call, name in zip(host.kernels, apart(names))
     ]
+    return Host(calls, closed)
 
 
 def apart(names: Iterable[str]) -> list[str]:

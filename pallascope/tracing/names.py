@@ -24,9 +24,10 @@ from pallascope.program import Barrier, Buffer, Kind, Program, Region, Space, sh
 from pallascope.tracing.jaxprs import Atom, Jaxpr
 from pallascope.tracing.source import is_of_jax, is_place, leaf_names
 
-# In what the host's equations hold the jaxprs of functions that they call.
-_CALLED = ("jaxpr", "call_jaxpr", "call")
-_KERNEL = "mpmd_map"
+#: In what the host's equations hold the jaxprs of functions that they call.
+CALLED = ("jaxpr", "call_jaxpr", "call")
+#: The primitive of a kernel.
+KERNEL = "mpmd_map"
 
 
 def operands(jaxpr: Jaxpr) -> dict[int, list[str | None]]:
@@ -42,8 +43,8 @@ def _see(jaxpr: Jaxpr, outer: Sequence[str | None], found: dict[int, list[str | 
     names: dict[Atom, str | None] = dict(zip(jaxpr.invars, _inputs(jaxpr, outer)))
     for eqn in jaxpr.eqns:
         given = [None if isinstance(atom, Literal) else names.get(atom) for atom in eqn.invars]
-        inner = next((eqn.params[key] for key in _CALLED if key in eqn.params), None)
-        if eqn.primitive.name == _KERNEL:
+        inner = next((eqn.params[key] for key in CALLED if key in eqn.params), None)
+        if eqn.primitive.name == KERNEL:
             found.setdefault(id(eqn), given)
         elif inner is not None:
             _see(inner, given, found)

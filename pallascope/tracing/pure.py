@@ -90,13 +90,37 @@ def bound(eqn: Eqn, values: Iterable[Value]) -> list[Value]:
 
 def cost(compiler: Compiler, eqn: Eqn, name: str) -> Cost:
     """The cost of an equation on tensors."""
-    if name in _FREE:
+    if name in _FREE or _is_fused(compiler, eqn, name):
         return Cost()
     reduces = name.startswith(_REDUCTIONS)
     counted = eqn.invars if reduces else eqn.outvars[:1]
-    flops = sum(math.prod(getattr(atom.aval, "shape", ())) for atom in counted)
-    transcendental = flops if name in _TRANSCENDENTAL else 0
+    elements = sum(math.prod(getattr(atom.aval, "shape", ())) for atom in counted)
+    transcendental = elements if name in _TRANSCENDENTAL else 0
+    flops = elements * _additions(eqn, name)
     return Cost(flops, transcendental, compiler.exchanges(eqn), compiler.scratch(eqn))
+
+
+def _is_fused(compiler: Compiler, eqn: Eqn, name: str) -> bool:
+    """Whether a multiplication becomes part of the addition of its result, its only use."""
+    if name != "mul" or _dtypes(eqn)[0].kind != "f":
+        return False
+    uses = compiler.uses.get(id(eqn.outvars[0]), [])
+    return len(uses) == 1 and uses[0] is not None and uses[0].primitive.name in ("add", "sub")
+
+
+def _additions(eqn: Eqn, name: str) -> int:
+    """How many additions of float32s take as long as one element of this equation."""
+    if name in _TRANSCENDENTAL:
+        return 1
+    dtypes = _dtypes(eqn)
+    if name == "convert_element_type":
+        return 1 if all(dtype.kind in "fV" for dtype in dtypes) else 2
+    is_float = bool(dtypes) and dtypes[0].kind in "fV"
+    return 1 if is_float and name in _FULL_RATE else 2
+
+
+def _dtypes(eqn: Eqn) -> list[np.dtype]:
+    return [np.dtype(atom.aval.dtype) for atom in (eqn.invars[0], eqn.outvars[0])]
 
 
 def _is_scalar(atom: Atom) -> bool:
@@ -148,6 +172,11 @@ _IDENTITIES = primitives(
 _FREE = _IDENTITIES | primitives(
     "bitcast_convert_type concatenate dynamic_slice expand_dims iota pad rev slice split"
 )
+#: Of floats, as many elements in a cycle as additions, and so are conversions to another float (the
+#: probe "to float16 and back"). All else, comparisons and minima among them, takes twice as long.
+#: Source: CUDA C++ Programming Guide, throughput of native arithmetic instructions of compute
+#: capability 9.0.
+_FULL_RATE = primitives("add sub mul neg abs reduce_sum square integer_pow div cumsum")
 _REDUCTIONS = ("reduce_", "argmax", "argmin", "cum")
 _TRANSCENDENTAL = primitives(
     "acos acosh asin asinh atan atan2 atanh cos cosh sin sinh tan tanh"

@@ -19,6 +19,7 @@ arrays of the blocks that differ from it along one of the array's axes only, and
 
 import dataclasses
 import enum
+import functools
 import itertools
 import math
 import operator
@@ -666,6 +667,7 @@ def _with_slots(buffers: Sequence[Buffer], threads: Sequence[Sequence[Op]]) -> t
     return tuple(dataclasses.replace(b, slots=b.shape[0]) if b.id in rings else b for b in buffers)
 
 
+@functools.cache
 def bits_of(dtype: Dtype) -> int:
     """The bits of an element; 0 for what is no number, as a barrier."""
     is_number = isinstance(cast(object, dtype), np.dtype)

@@ -53,7 +53,7 @@ from pallascope.garbage import uncollected
 from pallascope.program import Program
 from pallascope.tracing import primitives
 from pallascope.tracing.code import Codes
-from pallascope.tracing.host import kernels_of, one_of
+from pallascope.tracing.host import Host, host_of, kernels_of, one_of
 from pallascope.tracing.kernel import (
     arguments,
     has_auto_barriers,
@@ -207,12 +207,19 @@ def tracers(
 
     `asker` is the function that errors name.
     """
-    found = kernels_of(kernel, args, asker)
-    if not found:
+    return hosted(kernel, args, asker, call)[0]
+
+
+def hosted(
+    kernel: Callable[..., object], args: tuple[object, ...], asker: str, call: int | None = None
+) -> tuple[list[Tracer], Host]:
+    """The `tracers` of a function; its host, which knows what XLA runs around the kernels."""
+    host = host_of(kernel, args, asker)
+    if not (found := host.calls):
         raise ValueError(
             f"{asker}: the function calls no Mosaic GPU kernel, so there is nothing to look at:"
             " pass one that calls plgpu.kernel(...); or, if it calls one on a GPU only, as"
             ' pipelib\'s own do for some shapes, ask within `with pipelib.target("9.0"):`.'
         )
     chosen = found if call is None else [one_of(found, call, f"call= of {asker} is one of them")]
-    return list(map(Tracer, chosen))
+    return list(map(Tracer, chosen)), host

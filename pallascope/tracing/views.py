@@ -115,13 +115,18 @@ class _Dim(NamedTuple):
 
     def interval(self, env: Env, inner: tuple[int, int] | None, axis: int) -> tuple[int, int]:
         """(start, stop) of all of it, or of an interval in it; all `axis` if that is not known."""
-        if any(env[slot] is OPAQUE for slot in self.slots()):
-            return 0, axis
         start, terms, size, stride, _ = self
+        if isinstance(size, At):
+            size = env[size.slot]
+            if size is OPAQUE:
+                return 0, axis
         for slot, factor in terms:
-            start += int(env[slot]) * factor
+            value = env[slot]
+            if value is OPAQUE:
+                return 0, axis
+            start += int(value) * factor
         if inner is None:
-            inner = 0, int(env[size.slot]) if isinstance(size, At) else size
+            inner = 0, int(size)
         first, stop = inner
         return start + first * stride, start + (stop - 1) * stride + 1
 

@@ -65,36 +65,38 @@ def look(
     if kept is None:
         kept = _looked(function, args, machine)
         cache.put(Kind.LOOKED, key, kept)
-    outcome, reason, us, bound = kept
-    return Trial(config, Outcome(outcome), reason, us, bound, digest=compiled)
+    outcome, reason, us, bound, off = kept
+    return Trial(config, Outcome(outcome), reason, us, bound, digest=compiled, off=off)
 
 
 def _looked(
     function: Callable[..., object], args: tuple[object, ...], machine: Machine
 ) -> list[Any]:
-    """The outcome, the reason, the predicted time and the bound, as JSON has them."""
+    """The outcome, the reason, the predicted time, the bound and `off`, as JSON has them."""
     try:
         (verdict,) = verified(function, *args).kernels
         if not verdict.ok:
-            return [*_fault(verdict), None, ""]
-        us, bound = _predicted(verdict.reports[0].program, function, args, machine)
+            return [*_fault(verdict), None, "", None]
+        times = _predicted(verdict.reports[0].program, function, args, machine)
     except Exception as error:
-        return [Outcome.UNTRACED, in_words(error), None, ""]
-    return [Outcome.PREDICTED, "", us, bound]
+        return [Outcome.UNTRACED, in_words(error), None, "", None]
+    return [Outcome.PREDICTED, "", *times]
 
 
 def _predicted(
     program: Program, function: Callable[..., object], args: tuple[object, ...], machine: Machine
-) -> tuple[float, str]:
-    """The microseconds of the one launch of a function, and what bounds its first block.
+) -> tuple[float, str, float | None]:
+    """The microseconds of a function's one launch and of what XLA runs around it, what bounds the
+    kernel's first block, and how far predictions of calls like it were off.
 
     Raises:
       ValueError: the kernel never ends, or the machine lacks a rate.
     """
-    (launch,) = predict(function, *args, machine=machine).launches
+    found = predict(function, *args, machine=machine)
+    (launch,) = found.launches
     here = machine.changed(clock_hz=launch.clock_hz)
     timeline = simulate(program, here, blocks_per_sm=launch.blocks_per_sm)
-    return launch.us, timeline.bound()
+    return found.us, timeline.bound(), found.error
 
 
 def _fault(verdict: KernelVerdict) -> tuple[Outcome, str]:

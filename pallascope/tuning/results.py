@@ -132,6 +132,7 @@ class Trial:
       reason: a sentence, if it ended early: the builder's refusal with its sum, the checker's
         finding with its remedy, the error; or what ptxas says that costs time.
       predicted_us: the time of the launch by the simulator, in microseconds; None if unknown.
+      off: how far predictions of calls like it were off, a fraction in the mean; None if unknown.
       bound: what bounds the kernel in the simulation.
       us: the times of single launches, in microseconds, in the order taken.
       error: the largest error of an element, in root mean squares of the expected result.
@@ -151,6 +152,7 @@ class Trial:
     us: tuple[float, ...] = ()
     error: float | None = None
     digest: str = ""
+    off: float | None = None
 
     @property
     def measured_us(self) -> float | None:
@@ -270,7 +272,8 @@ class Results:
         """Lines under the table: how many rows are left out, the best, reasons, notes."""
         hidden = len(self.trials) - _ROWS
         lines = [f"... and {hidden} more, slower or without a time."] if hidden > 0 else []
-        return [*lines, _verdict(self.best), *_reasons(self.trials), *self.notes]
+        apart = _apart(self.best, self.trials)
+        return [*lines, _verdict(self.best), *apart, *_reasons(self.trials), *self.notes]
 
 
 def _html(cells: Iterable[str], tag: str) -> str:
@@ -290,6 +293,18 @@ def _verdict(best: Trial | None) -> str:
     if best.measured_us is None:
         return f"Best: {label(best.config)}, by prediction: {_us(best.predicted_us)} us."
     return f"Best: {label(best.config)}, measured: {_us(best.measured_us)} us."
+
+
+def _apart(best: Trial | None, trials: Iterable[Trial]) -> list[str]:
+    """How many the prediction does not tell from the best, where it alone says which that is."""
+    if best is None or best.outcome is not Outcome.PREDICTED or not (us := best.predicted_us):
+        return []
+    if best.off is None:
+        return []
+    near = [trial for trial in trials if (trial.predicted_us or math.inf) <= us * (1 + best.off)]
+    others = f"so it does not tell {len(near)} of them apart: measure these."
+    others = "and all others are further behind." if len(near) == 1 else others
+    return [f"The prediction of calls like these is {best.off:.0%} off in the mean, {others}"]
 
 
 def _reasons(trials: Iterable[Trial]) -> list[str]:

@@ -129,6 +129,7 @@ def search(
       slots  rows  predicted us  measured us  bound...outcome
       ...
       Best: slots=..., rows=..., by prediction: ... us.
+      The prediction of calls like these is ...% off in the mean, ...
       slots=300, rows=1 and 1 more: does not fit: softmax: slots=300 is not 1
       to 32, the most that one array of barriers has.
     """

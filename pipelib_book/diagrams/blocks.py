@@ -1,5 +1,13 @@
 """Diagrams of many tiles and blocks: waves, the order of tiles, chains, and multicast."""
 
+import functools
+
+import jax
+import jax.numpy as jnp
+
+import pallascope
+from pallascope.spans import SpanKind
+from pipelib.kernels import MatmulConfig, matmul
 from pipelib_book.diagrams.figure import sketch
 from pipelib_book.diagrams.shapes import (
     LOAD,
@@ -28,16 +36,17 @@ from pipelib_book.diagrams.shapes import (
 @sketch(
     10,
     "A block for each tile, and persistent blocks",
-    caption="Ten tiles on four multiprocessors: persistent blocks start once and go through their"
-    " tiles in a loop. The tail stays: half of the multiprocessors have no third tile.",
+    caption="Ten tiles of 256 x 128 with K = 1,024 on four multiprocessors, with simulated lengths:"
+    " persistent blocks start once and go through their tiles in a loop. The tail stays: half of"
+    " the multiprocessors have no third tile.",
 )
 def persistent() -> Drawing:
     """Two timelines with a row for each of four multiprocessors. Above, a block for each tile:
     tiles 0 to 3, then 4 to 7, then 8 and 9, each with a start of a block and a filling of its ring
-    before it; in the third wave the multiprocessors 2 and 3 are idle. Below, one persistent block
-    on each: block 0 makes tiles 0, 4 and 8, block 1 tiles 1, 5 and 9, block 2 tiles 2 and 6, block
-    3 tiles 3 and 7. Each block starts once, but fills its ring for each tile; the third wave is
-    half empty as well.
+    before it, and an epilogue behind it; in the third wave the multiprocessors 2 and 3 are idle.
+    Below, one persistent block on each: block 0 makes tiles 0, 4 and 8, block 1 tiles 1, 5 and 9,
+    block 2 tiles 2 and 6, block 3 tiles 3 and 7. Each block starts once, but fills its ring for
+    each tile; the third wave is half empty as well.
     """
     clock = Clock(48, 102)
     parts: list[Part] = []
@@ -53,22 +62,39 @@ def persistent() -> Drawing:
         286,
         *parts,
         clock.axis(252, 3.29),
-        key(48, 280, "block starts", shade=PLAIN),
-        key(174, 280, "ring fills", kind=LOAD),
-        key(284, 280, "tile", kind=WGMMA),
+        key(8, 280, "block starts", shade=PLAIN),
+        key(114, 280, "ring fills", kind=LOAD),
+        key(208, 280, "products", kind=WGMMA),
+        key(298, 280, "epilogue", kind=STORE),
     )
+
+
+@functools.cache
+def _lengths() -> tuple[float, float, float, float]:
+    """A block's start, its first loads, its products and its epilogue, in parts of their sum."""
+    a, b = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((256, 1024), (1024, 128)))
+    config = MatmulConfig(
+        form="specialized", tile_m=256, tile_n=128, tile_k=64, slots=4, compute_threads=2
+    )
+    program = pallascope.trace(functools.partial(matmul, config=config), a, b)
+    timeline = pallascope.simulate(program, pallascope.H200)
+    products = [span for span in timeline.spans if span.kind is SpanKind.WGMMA]
+    first, last = min(s.start for s in products), max(s.stop for s in products)
+    starts = pallascope.H200.block_start_cycles
+    whole = starts + timeline.cycles
+    return starts / whole, first / whole, (last - first) / whole, (timeline.cycles - last) / whole
 
 
 def _tiles_of(sm: int, starts_anew: bool) -> list[Work]:
     """What a multiprocessor does: every fourth tile of ten."""
     works, now = [], 0.0
     for tile in range(sm, 10, 4):
-        if starts_anew or not works:
-            works.append(Work(now, now + 0.12, "", None, PLAIN))
-            now += 0.12
-        works.append(Work(now, now + 0.13, "", LOAD))
-        works.append(Work(now + 0.13, now + 0.96, str(tile), WGMMA))
-        now += 0.96
+        for length, word, kind, shade in zip(
+            _lengths(), ("", "", str(tile), ""), (None, LOAD, WGMMA, STORE), (PLAIN, *[SOLID] * 3)
+        ):
+            if kind is not None or starts_anew or not works:
+                works.append(Work(now, now + length, word, kind, shade))
+                now += length
     return works
 
 
@@ -160,7 +186,7 @@ def multicast() -> Drawing:
     """Above, the L2. Below, block 0 and block 1, each with a tile of a and a tile of b in two
     halves in its SMEM. Block 0 loads its own a and half 0 of b; half 0 goes to both blocks. Block 1
     loads its own a and half 1 of b, which goes to both blocks as well. Asked of the L2 by each
-    block: 16 + 8 KiB. Received by each block: 16 + 16 KiB.
+    block: 32 + 8 KiB. Received by each block: 32 + 16 KiB.
     """
     parts: list[Part] = []
     for block, x, a, b in ((0, 0, 10, 78), (1, 200, 110, 10)):
@@ -185,7 +211,7 @@ def multicast() -> Drawing:
         *half,
         arrow((42, 30), (42, 120), bytes_of=LOAD),
         arrow((342, 30), (342, 120), bytes_of=LOAD),
-        text(192, 246, "each block asks the L2 for 16 + 8 KiB,", "and receives 16 + 16 KiB"),
+        text(192, 246, "each block asks the L2 for 32 + 8 KiB,", "and receives 32 + 16 KiB"),
     )
 
 

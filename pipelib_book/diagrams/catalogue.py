@@ -26,9 +26,9 @@ CATALOGUE: tuple[Sketch, ...] = (
     machine.who_runs,
     limits.roofline,
     limits.latency,
-    machine.memories,
     rings.ring,
     rings.slots,
+    machine.lanes,
     barriers.counts,
     barriers.phases,
     barriers.lapping,
@@ -40,7 +40,6 @@ CATALOGUE: tuple[Sketch, ...] = (
     barriers.two_programs,
     rings.slot_life,
     machine.registers,
-    rings.held_slots,
     rings.carries,
     blocks.persistent,
     blocks.tile_order,
@@ -73,7 +72,7 @@ def diagram(name: str) -> Diagram:
 
     Example:
       >>> book.diagram("ring")
-      Figure 3.2. ...
+      Figure 3.1. ...
     """
     expect("diagram", name, str, "the name of a diagram", "give a string, such as 'ring'")
     for position, found in enumerate(CATALOGUE):

@@ -36,7 +36,7 @@ class Diagram:
     Example:
       >>> ring = book.diagram("ring")
       >>> ring.number, ring.caption
-      ('3.2', 'Seven steps in three slots; ...')
+      ('3.1', 'Seven steps in three slots; ...')
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Diagrams of the machine: memories and threads, registers, and the generation after Hopper."""
+"""Diagrams of the machine: who runs a block, lanes, registers, and the generation after Hopper."""
 
 from pipelib import specs
 from pipelib_book.diagrams.figure import sketch
@@ -9,6 +9,7 @@ from pipelib_book.diagrams.shapes import (
     PLAIN,
     SOLID,
     STORE,
+    TINT,
     WGMMA,
     Drawing,
     Part,
@@ -28,89 +29,104 @@ from pipelib_book.diagrams.shapes import (
 @sketch(
     1,
     "From the grid to a lane",
-    caption="Each block of the grid runs on one multiprocessor. It has SMEM of its own and a Pallas"
-    " thread: 128 lanes in four warps, with registers.",
+    caption="Each block of the grid runs on one multiprocessor, with SMEM of its own and a Pallas"
+    " thread. TMA copies tiles (blue) and the tensor core multiplies them (orange), while the lanes"
+    " do something else.",
 )
 def who_runs() -> Drawing:
-    """At the top GMEM, with both matrices and the output. At the left a grid of four by four
-    blocks, one of which is marked; lines lead from it to the right, where this block is drawn
-    large, inside a multiprocessor. In the block are SMEM, into which tiles come from GMEM, and one
-    Pallas thread. The Pallas thread has four warps of 32 lanes each, lanes 0 to 127, and below
-    them the registers, which hold values and sums.
+    """At the top GMEM, with both matrices and the output. Below it a grid of four by four blocks,
+    one of which is marked; lines lead from it down to this block, drawn large inside a
+    multiprocessor. In the block are SMEM with the tiles, and one Pallas thread: four warps of 32
+    lanes each, and registers for values and sums. Beside the block are two units of the
+    multiprocessor: TMA, which copies between GMEM and SMEM in both directions; and the tensor core,
+    which reads SMEM and adds to the sums in registers. Lanes read and write SMEM by themselves.
     """
-    left, top, size = 146, 74, 25
-    marked = {(1, 3): (WGMMA, SOLID, "")}
-    parts: list[Part] = [
-        box(left + 34, 190 + 28 * i, 170, 24, f"warp {i}: lanes {32 * i} to {32 * i + 31}")
-        for i in range(4)
-    ]
+    top, cell, block, unit = 58, (25, 22), 184, 333  # the last: the middle of the units
+    marked = {(3, 3): (WGMMA, SOLID, "")}
+    below = top + 4 * cell[1]
+    warps = [mark for i in range(4) for mark in box(30 + 55 * i, block + 118, 51, 22, "warp")]
     return drawing(
         PHONE,
-        392,
-        box(0, 0, PHONE, 30, "GMEM: `a`, `b` and the output"),
-        heading(0, top, "grid of blocks"),
-        grid(0, top + 16, 4, 4, size, size, marked),
-        text_after(0, top + 134, "a block makes", "one tile of", "the output"),
-        panel(left, 48, PHONE - left, 344, "multiprocessor"),
-        line((4 * size, top + 16 + size), (left + 10, 76), pending=True),
-        line((4 * size, top + 16 + 2 * size), (left + 10, 382), pending=True),
-        box(left + 10, 76, 218, 306, shade=PLAIN),
-        heading(left + 22, 92, "block"),
-        box(left + 22, 108, 194, 34, "SMEM: tiles"),
-        arrow((350, 30), (350, 108), bytes_of=LOAD),
-        box(left + 22, 152, 194, 220, shade=PLAIN),
-        text_after(left + 34, 172, "Pallas thread: 128 lanes"),
-        *parts,
-        box(left + 34, 312, 170, 48, "registers:", "values and sums", kind=COMPUTE),
+        446,
+        box(0, 0, 384, 30, "GMEM: `a`, `b` and the output"),
+        heading(0, 46, "grid of blocks"),
+        grid(0, top, 4, 4, *cell, marked),
+        text_after(116, top + 26, "each block makes one", "tile of the output"),
+        panel(0, 166, 384, 280),
+        line((3 * cell[0], below), (10, block), pending=True),
+        line((4 * cell[0], below), (268, block), pending=True),
+        heading(10, 432, "multiprocessor, one of 132"),
+        arrow((unit, 30), (unit, block + 14), both=True, bytes_of=LOAD),
+        box(10, block, 258, 232, shade=PLAIN),
+        heading(22, block + 15, "block"),
+        box(22, block + 30, 234, 34, "SMEM: tiles, 227 KiB at most"),
+        box(292, block + 14, 82, 50, "TMA,", "copies", kind=LOAD),
+        arrow((292, block + 47), (256, block + 47), both=True, bytes_of=LOAD),
+        arrow((60, block + 64), (60, block + 86), label="reads, writes", both=True),
+        box(22, block + 86, 234, 134, shade=PLAIN),
+        text_after(30, block + 102, "Pallas thread: 4 x 32 lanes"),
+        tuple(warps),
+        box(30, block + 150, 218, 58, "registers:", "values and sums", kind=COMPUTE),
+        box(292, block + 110, 82, 50, "tensor core,", "products", kind=WGMMA),
+        arrow(
+            (232, block + 64),
+            (232, block + 76),
+            (unit, block + 76),
+            (unit, block + 110),
+            bytes_of=WGMMA,
+        ),
+        arrow(
+            (unit, block + 160), (unit, block + 184), (248, block + 184), both=True, bytes_of=WGMMA
+        ),
     )
 
 
 @sketch(
     3,
-    "The memories and threads of a block",
-    caption="A block runs on one multiprocessor. TMA copies tiles between GMEM and SMEM (blue) and"
-    " the tensor core multiplies them (orange), while the lanes do something else.",
+    "Which lane holds which element",
+    caption="The first eight rows and columns of a tile in registers, in `Layout.WGMMA`: a number"
+    " is a lane, and each has two neighbouring columns. The four lanes of a row add it up in two"
+    " exchanges.",
 )
-def memories() -> Drawing:
-    """From top to bottom: GMEM, then the L2 that all multiprocessors share, then one of 132
-    multiprocessors. In it is a block, with SMEM of at most 227 KiB and two Pallas threads. Each
-    Pallas thread has four warps of 32 lanes, 128 lanes in all, and registers of its own. Beside the
-    block are two units of the multiprocessor: TMA, which copies between L2 and
-    SMEM in both directions; and the tensor core, which reads SMEM and adds its sums to registers.
-    Lanes read and write SMEM by ordinary accesses.
+def lanes() -> Drawing:
+    """At the left a tile of 64 rows in four parts: rows 0 to 15 are in warp 0, 16 to 31 in warp 1,
+    32 to 47 in warp 2, 48 to 63 in warp 3. Lines lead from its upper left corner to eight rows and
+    eight columns, drawn large: row 0 is in lanes 0 to 3, with columns 0 and 1, 2 and 3, 4 and 5, 6
+    and 7; row 1 in lanes 4 to 7, which are marked; and so on to row 7, in lanes 28 to 31. Below
+    stands how the four lanes of row 1 add it up.
     """
-    unit = 333  # the middle of the units beside the block
+    x, y, width, height = 200, 50, 46, 20
+    held = {
+        (row, pair): (COMPUTE, SOLID if row == 1 else TINT, str(4 * row + pair))
+        for row in range(8)
+        for pair in range(4)
+    }
+    warps = [
+        mark
+        for i in range(4)
+        for mark in box(
+            *(0, y + 40 * i, 124, 40),
+            f"warp {i}:",
+            f"rows {16 * i} to {16 * i + 15}",
+            kind=COMPUTE,
+            rounded=False,
+        )
+    ]
+    pairs = [text(x + width * (i + 0.5), y - 12, f"{2 * i}, {2 * i + 1}") for i in range(4)]
+    rows = [text_before(x - 8, y + height * (i + 0.5), f"row {i}") for i in range(8)]
     return drawing(
         PHONE,
-        438,
-        box(0, 0, 384, 30, "GMEM: 141 GB on an H200"),
-        arrow((unit, 30), (unit, 62), both=True, bytes_of=LOAD),
-        box(0, 62, 384, 30, "L2, shared by all multiprocessors"),
-        panel(0, 114, 384, 324, "multiprocessor, one of 132"),
-        arrow((unit, 92), (unit, 156), both=True, bytes_of=LOAD),
-        box(10, 142, 258, 286, shade=PLAIN),
-        heading(22, 157, "block"),
-        box(22, 174, 234, 44, "SMEM: 227 KiB at most"),
-        box(292, 156, 82, 62, "TMA,", "copies", kind=LOAD),
-        arrow((292, 196), (256, 196), both=True, bytes_of=LOAD),
-        arrow((60, 218), (60, 250), label="ordinary accesses", both=True),
-        _thread(22, 250, "Pallas thread 0: 4 x 32 lanes"),
-        _thread(22, 340, "Pallas thread 1: 4 x 32 lanes"),
-        box(292, 272, 82, 62, "tensor core,", "products", kind=WGMMA),
-        arrow((240, 218), (240, 236), (unit, 236), (unit, 272), bytes_of=WGMMA),
-        arrow((292, 310), (248, 310), both=True, bytes_of=WGMMA),
-        text(unit, 352, "adds to", "registers"),
-    )
-
-
-def _thread(x: float, y: float, name: str) -> Part:
-    """A Pallas thread: four warps, and registers below."""
-    warps = [mark for i in range(4) for mark in box(x + 8 + 55 * i, y + 24, 51, 20, "warp")]
-    return (
-        *box(x, y, 234, 80, shade=PLAIN),
-        *text_after(x + 8, y + 13, name),
-        *warps,
-        *box(x + 8, y + 48, 216, 24, "registers", kind=COMPUTE),
+        300,
+        heading(0, 8, "a tile of 64 rows"),
+        tuple(warps),
+        heading(x, 8, "columns"),
+        *pairs,
+        *rows,
+        grid(x, y, 8, 4, width, height, held),
+        text_after(0, y + 180, "Rows 8 to 15, and further columns: the same lanes."),
+        heading(0, y + 206, "the sum of row 1"),
+        text_after(0, y + 224, "Lanes 4 to 7 add the columns that they have. Then 4 and"),
+        text_after(0, y + 240, "5 exchange, and 6 and 7; then 4 and 6, and 5 and 7."),
     )
 
 

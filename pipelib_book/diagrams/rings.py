@@ -22,7 +22,6 @@ from pipelib_book.diagrams.shapes import (
     box,
     brace,
     drawing,
-    heading,
     key,
     line,
     panel,
@@ -185,64 +184,6 @@ def stores() -> Drawing:
         key(188, 130, "filled", kind=ACCESS, shade=TINT),
         key(188, 152, "store reads", kind=STORE),
     )
-
-
-@sketch(
-    8,
-    "How long slots are held",
-    caption="One slot for `k` and one for `v`, and a product with each in every step. The emitter"
-    " waits for both and releases both at the end; by hand, each slot is loaded again while the"
-    " product with the other one runs.",
-)
-def held_slots() -> Drawing:
-    """Two timelines with rows for slot k, slot v and the compute thread. By the emitter: k and v
-    are loaded, then the compute thread multiplies with k and then with v; both slots are held until
-    the end of the step, and only then loaded again. Two steps take sixteen units. By hand: the
-    product with k begins when k is there; its slot is released after it and loaded again during the
-    product with v; the slot of v likewise half a step later. Products follow each other without a
-    gap: in the same time there are seven instead of four.
-    """
-    clock = Clock(66, 19.4)
-    names, cases = ("slot k", "slot v", "compute"), (_held_by_emitter(), _held_by_hand())
-    parts: list[Part] = []
-    for y, title, rows in zip((0, 120), ("by the emitter", "by hand"), cases):
-        lanes = zip(names, rows)
-        parts.append(heading(0, y + 8, title))
-        parts += [clock.lane(y + 22 + 24 * i, name, row) for i, (name, row) in enumerate(lanes)]
-    return drawing(
-        PHONE,
-        258,
-        *parts,
-        clock.axis(224, 16.2),
-        key(66, 252, "load", kind=LOAD),
-        key(146, 252, "held", kind=LOAD, shade=TINT),
-        key(226, 252, "product", kind=WGMMA),
-    )
-
-
-def _held_by_emitter() -> tuple[list[Work], list[Work], list[Work]]:
-    """Slots and thread of two steps that begin when both inputs have landed."""
-    k, v, thread = [], [], []
-    for t in (0, 8):
-        k += [Work(t, t + 2, "", LOAD), Work(t + 2, t + 4, "", LOAD, TINT)]
-        k += [Work(t + 4, t + 6, "", WGMMA), Work(t + 6, t + 8, "", LOAD, TINT)]
-        v += [Work(t + 2, t + 4, "", LOAD), Work(t + 4, t + 6, "", LOAD, TINT)]
-        v += [Work(t + 6, t + 8, "", WGMMA)]
-        thread += [wait(t, t + 4), Work(t + 4, t + 6, "k", WGMMA), Work(t + 6, t + 8, "v", WGMMA)]
-    return k, v, thread
-
-
-def _held_by_hand() -> tuple[list[Work], list[Work], list[Work]]:
-    """The same where each input is waited for, and released, by itself."""
-    k, v, thread = [], [], [wait(0, 2)]
-    for t in (0, 4, 8, 12):
-        k += [Work(t, t + 2, "", LOAD), Work(t + 2, t + 4, "", WGMMA)]
-        v += [Work(t + 2, t + 4, "", LOAD)]
-        thread += [Work(t + 2, t + 4, "k", WGMMA)]
-        if t < 12:
-            v += [Work(t + 4, t + 6, "", WGMMA)]
-            thread += [Work(t + 4, t + 6, "v", WGMMA)]
-    return k, v, thread
 
 
 @sketch(

@@ -13,8 +13,9 @@ are, one column for each thread. Source: this project's own.
 
 import html
 import json
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pallascope
 from pallascope.checking.check import check
@@ -38,6 +39,7 @@ from pallascope.program import Op, Program, step_name
 from pallascope.report import Report, thread_name
 from pallascope.sources import remember, text_of
 from pipelib_book.laboratory.goals import Goal, card
+from pipelib_book.laboratory.whole import expect_whole
 
 Json = dict[str, Any]
 
@@ -46,8 +48,10 @@ EDITS: dict[str, Callable[..., Edit]] = {
     "remove": lambda thread, indices: Remove(thread, tuple(indices)),
     "repeat": lambda thread, indices: Repeat(thread, tuple(indices)),
     "move": lambda thread, indices, by: Move(thread, tuple(indices), by),
-    "expect": lambda barrier, arrivals: Expect(barrier, _whole(arrivals)),
+    "expect": Expect,
 }
+#: The most edits of a question: each is made anew for each answer.
+MOST = 500
 #: What is told of a program with edits.
 UNLOWERED = (
     "Lowering is not checked here: JAX lowers kernels, and this is a saved program with your edits."
@@ -63,13 +67,22 @@ PARAMETERS = {
     "wake_cycles": "from the end of a phase until its waiter goes on, cycles",
     "arrive_cycles": "an arrival, cycles",
 }
+#: Whether what stands behind an edit's name, filled up with None, are its parameters.
+FORMS: dict[object, Callable[[object, object, object], bool]] = {
+    "remove": lambda thread, indices, more: _are_of_thread(thread, indices, more),
+    "repeat": lambda thread, indices, more: _are_of_thread(thread, indices, more),
+    "move": lambda thread, indices, by: _are_of_thread(thread, indices, None) and _is_whole(by),
+    "expect": lambda barrier, arrivals, _: _is_whole(barrier) and _is_whole(arrivals),
+    MACHINE: lambda name, value, _: name in PARAMETERS and _is_number(value),
+}
 
 
 class Bench:
     """One saved program, and answers about it.
 
     Raises:
-      ValueError: a text that is not what `Program.save` or `Program.to_json` wrote.
+      ValueError: a text that is not what `Program.save` or `Program.to_json` wrote, or a program
+        that cannot be shown.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
@@ -81,6 +94,11 @@ class Bench:
 
     def __init__(self, text: str):
         self.program = Program.from_json(text)
+        expect_whole(self.program)
+        if fault := json.loads(self.answer('{"edits": []}')).get("error"):
+            raise ValueError(
+                f"{self.program.name} cannot be checked and simulated, so it is not shown: {fault}"
+            )
         remember(json.loads(text).get("sources", {}))
 
     def answer(self, question: str) -> str:
@@ -97,11 +115,15 @@ class Bench:
         """
         try:
             return json.dumps(self._answer(json.loads(question)))
-        except (ValueError, TypeError, KeyError, IndexError) as error:
-            said = f"no {error}" if isinstance(error, KeyError) else str(error)
+        except ValueError as error:
+            return json.dumps({"error": str(error)})
+        except Exception as error:  # a program that no kernel gives, which nothing else found out
+            words = str(error).rstrip(".")
+            said = f"There is no answer to this: {type(error).__name__}: {words}."
             return json.dumps({"error": said})
 
     def _answer(self, asked: Json) -> Json:
+        _expect_question(asked)
         edits = [EDITS[name](*rest) for name, *rest in asked["edits"] if name != MACHINE]
         before = edited(self.program, edits[:-1])
         program = edited(before, edits[-1:])
@@ -110,7 +132,7 @@ class Bench:
         goal = _goal(asked)
         report = goal.check(program) if goal else check(program, strict=bool(asked.get("strict")))
         if "play" in asked:
-            return {"figure": str(pallascope.play(report, asked["play"]))}
+            return {"figure": _film(report, asked["play"])}
         machine = _machine(card(self.program), asked["edits"])
         setting = judged(program, machine, {}, report=report)
         return {
@@ -134,6 +156,14 @@ class Bench:
         }
 
 
+def _film(report: Report, number: object) -> str:
+    """A finding's figure; ValueError for a number that there is not."""
+    try:
+        return str(pallascope.play(report, cast(int, number)))
+    except (IndexError, TypeError) as error:
+        raise ValueError(str(error)) from error
+
+
 def _goal(asked: Json) -> Goal | None:
     """A challenge's goal; None where there is no challenge."""
     if (fields := asked.get("goal")) is None:
@@ -142,11 +172,36 @@ def _goal(asked: Json) -> Goal | None:
     return Goal(**fields | lists)
 
 
-def _whole(number: object) -> int:
-    """A whole number; ValueError for others, of which there are no arrivals."""
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise ValueError(f"{number} arrivals cannot be counted: give a whole number.")
-    return number
+def _expect_question(asked: object) -> None:
+    """Expects that a question has the form of one; a link may hold anything.
+
+    Raises:
+      ValueError: it has another.
+    """
+    edits = asked.get("edits") if isinstance(asked, dict) else None
+    if not isinstance(edits, list):
+        raise ValueError("No list of edits is given, so there is nothing to answer.")
+    if len(edits) > MOST:
+        raise ValueError(f"These are {len(edits):,} edits, and {MOST} are taken at most.")
+    for edit in edits:
+        name, *rest = edit if isinstance(edit, list) and edit else [None]
+        if name == "expect" and len(rest) == 2 and not _is_whole(rest[1]):
+            raise ValueError(f"{rest[1]} arrivals cannot be counted: give a whole number.")
+        if name not in FORMS or not FORMS[name](*rest[:3], *[None] * (3 - len(rest))):
+            raise ValueError(f"{json.dumps(edit)[:80]} is no edit.")
+
+
+def _is_whole(number: object) -> bool:
+    return type(number) is int
+
+
+def _is_number(number: object) -> bool:
+    return type(number) in (int, float) and math.isfinite(cast(float, number))
+
+
+def _are_of_thread(thread: object, indices: object, more: object) -> bool:
+    whole = isinstance(indices, list) and all(map(_is_whole, indices))
+    return whole and _is_whole(thread) and more is None
 
 
 def _refuse_nothing(before: Program, edits: list[Edit], made: list[int] | None) -> None:

@@ -21,13 +21,25 @@ const prose = (text) => text.split(/`([^`\n]+)`/).map((part, i) => (i % 2 ? elem
 
 function laboratory(place) {
   const subjects = JSON.parse(place.dataset.subjects), challenges = JSON.parse(place.dataset.challenges ?? "[]");
-  let linked = fromAddress(), bench = null;
-  const player = "small" in place.dataset ? place.parentElement.querySelector(".pipelib-player") : null;
+  const key = `pipelib-laboratory ${location.pathname}`, isSmall = "small" in place.dataset;
+  let linked = fromAddress(challenges) ?? (isSmall ? null : fromTab(key)), bench = null;
+  const player = isSmall ? place.parentElement.querySelector(".pipelib-player") : null;
 
-  const open = element("button", { type: "button", text: linked && !linked.broken ? "Open the linked state" : player ? "Open in the laboratory" : "Open the laboratory", onclick: start });
+  const title = () => (linked?.broken || !linked ? (player ? "Open in the laboratory" : "Open the laboratory") : linked.isKept ? "Open the state you left" : "Open the linked state");
+  const open = element("button", { type: "button", text: title(), onclick: start });
   const price = element("span", { text: "It starts Python in this page: 13 MB, once." });
   const door = element("p", { class: "door lab-bar" }, open, price);
   place.replaceChildren(door);  // instead of what is said where no script runs
+
+  // A link that is pasted into the open page.
+  addEventListener("hashchange", () => {
+    const given = fromAddress(challenges);
+    if (!given) return;
+    linked = given;
+    open.textContent = title();
+    place.scrollIntoView({ block: "nearest" });
+    if (place.contains(bench?.node ?? null)) bench.open(given, () => {});
+  });
 
   // The laboratory, or what stands there while it is closed.
   function show(isOpen) {
@@ -49,15 +61,19 @@ function laboratory(place) {
     const said = element("span", { text: "Python is brought" });
     door.replaceChildren(bar, said);
     try {
+      if (typeof WebAssembly === "undefined") throw new Error("this browser has no WebAssembly, in which Python runs. Open the page in another one, or allow it.");
       if (!bench) {
-        const ask = await worker((done, of, what) => { bar.value = done / of; said.textContent = what; });
-        bench = workbench(ask, subjects, challenges, place, player && close);
+        const python = await worker((done, of, what) => { bar.value = done / of; said.textContent = what; });
+        bench = workbench(python, subjects, challenges, place, player && close, isSmall ? null : key);
       }
-      await bench.open(linked ?? seen(player, subjects[0]));
+      await bench.open(linked ?? seen(player, subjects[0]), () => show(true));
       linked = null;
-      show(true);
     } catch (error) {
-      door.replaceChildren(element("span", { class: "error", role: "alert", text: `The laboratory did not start: ${error.message}` }));
+      bench = null;
+      open.disabled = false;
+      open.textContent = "Try again";
+      door.replaceChildren(element("span", { class: "error", role: "alert", text: `The laboratory did not start: ${error.message}` }), open);
+      show(false);
     }
   }
 }
@@ -68,12 +84,33 @@ function seen(player, subject) {
   return slider ? { subject: subject.name, slots: Number(JSON.parse(slider.dataset.values)[slider.value]) } : null;
 }
 
-// What an address holds of a state: the program's name, the challenge's, the edits, and whether the check is strict.
-function fromAddress() {
+// What an address holds: a state (the program's name, the challenge's, the edits, and whether the check is strict), or a
+// chapter, whose first challenge it means.
+function fromAddress(challenges) {
+  const [, chapter] = location.hash.match(/^#chapter-(\d+)$/) ?? [];
+  const posed = challenges.find((each) => String(each.chapter) === chapter);
+  if (posed) return { subject: posed.subject, challenge: posed.name };
   const [, packed] = location.hash.match(/^#laboratory=(.*)$/) ?? [];
-  if (packed === undefined) return null;
+  return packed === undefined ? null : stateOf(() => atob(packed.replaceAll("-", "+").replaceAll("_", "/")));
+}
+
+// What this tab has kept of a state that was left, also one of a file of the reader's own.
+function fromTab(key) {
   try {
-    return JSON.parse(atob(packed.replaceAll("-", "+").replaceAll("_", "/")));
+    const text = sessionStorage.getItem(key);
+    return text && { ...stateOf(() => text), isKept: true };
+  } catch {
+    return null;
+  }
+}
+
+// A state from its text; one that is broken says so.
+function stateOf(read) {
+  try {
+    const state = JSON.parse(read()), { subject, edits = [], slots, file } = state;
+    const isFile = typeof file?.text === "string" && typeof file?.title === "string";
+    const isWhole = (isFile || typeof subject === "string") && Array.isArray(edits);
+    return isWhole ? { ...state, slots: Number.isInteger(slots) ? slots : undefined, file: isFile ? file : undefined } : { broken: true };
   } catch {
     return { broken: true };
   }
@@ -98,30 +135,58 @@ async function brought() {
   return { files, script: URL.createObjectURL(new Blob([files["worker.js"]], { type: "text/javascript" })) };
 }
 
-// Starts the worker; resolves to a function that asks it.
+// What a question that was stopped is answered with.
+const STOPPED = "Stopped, before there was an answer.";
+
+// Starts the worker; resolves to what asks it, and what stops it. A worker that is stopped ends, and another one begins,
+// with the program that was last opened.
 async function worker(tell) {
-  const { files, script } = await brought();
-  const beside = new Worker(script);
-  beside.postMessage({ files });
+  const { files, script } = await brought().catch(() => { throw new Error("its files cannot be reached. Is there a connection?"); });
   const waiting = new Map();
-  let last = 0, fail = () => {};
-  beside.addEventListener("message", ({ data }) => {
-    if (data.failed) fail(new Error(data.failed));
-    else if (data.of) tell(data.done, data.of, data.what);
-    else waiting.get(data.id)(data.text), waiting.delete(data.id);
-  });
-  beside.addEventListener("error", (event) => fail(new Error(event.message || "the worker cannot be loaded.")));
-  return (what) => new Promise((resolve, reject) => {
-    fail = reject;
-    waiting.set(++last, resolve);
+  let beside = null, last = 0, opened = null, fault = null;
+  const finish = (give) => { for (const [id, each] of waiting) { waiting.delete(id); give(each); } };
+  const fail = (said) => { fault = new Error(said); finish(({ reject }) => reject(fault)); };
+
+  function begin() {
+    fault = null;
+    beside = new Worker(script);
+    beside.addEventListener("message", ({ data }) => {
+      if (data.failed) fail(data.failed);
+      else if (data.of) tell(data.done, data.of, data.what);
+      else waiting.get(data.id)?.resolve(data.text), waiting.delete(data.id);
+    });
+    beside.addEventListener("error", (event) => fail(event.message || "the worker cannot be loaded."));
+    beside.postMessage({ files });
+  }
+
+  const send = (what) => new Promise((resolve, reject) => {
+    if (fault) return reject(fault);
+    waiting.set(++last, { resolve, reject, what });
     beside.postMessage({ id: last, ...what });
   });
+
+  async function ask(what) {
+    const text = await send(what);
+    if (what.open !== undefined && !text) opened = what.open;
+    return text;
+  }
+
+  function stop() {
+    beside.terminate();
+    begin();
+    const held = opened;
+    finish(({ resolve, what }) => resolve(what.open === undefined ? JSON.stringify({ error: STOPPED }) : STOPPED));
+    if (held !== null) send({ open: held }).catch(() => {});
+  }
+
+  begin();
+  return { ask, stop };
 }
 
 // With `close` it is a small one: of one kernel, and with a way back.
-function workbench(ask, subjects, challenges, place, close) {
+function workbench(python, subjects, challenges, place, close, key) {
   // The reader's state: what is on the bench, the challenge, and the history. `picked` has what was chosen before each edit.
-  let subject = null, challenge = null, edits = [], picked = [], undone = [];
+  let subject = null, number = undefined, challenge = null, edits = [], picked = [], undone = [];
   // What is shown: the last answer, the cycles before all edits, and the chosen operation, a thread and an index.
   let shown = null, original = 0, chosen = null;
 
@@ -140,6 +205,7 @@ function workbench(ask, subjects, challenges, place, close) {
   const redo = element("button", { type: "button", text: "Redo", title: "Redo (Ctrl+Y)", onclick: forth });
   const reset = element("button", { type: "button", text: "Start again", title: "Redo brings the edits back", onclick: again });
   const link = element("button", { type: "button", text: "Link", onclick: copyLink });
+  const stop = element("button", { type: "button", class: "stop", text: "Stop", hidden: true, onclick: python.stop });
   const summary = element("p", { class: "summary" });
   const sign = element("span", { class: "sign", "aria-hidden": "true" }), outcome = element("span");
   const verdict = element("div", { class: "lab-verdict", role: "status" }, sign, outcome);
@@ -158,7 +224,7 @@ function workbench(ask, subjects, challenges, place, close) {
   const counts = element("h2", { text: "How many arrivals a phase takes" });
   const findings = element("div"), figure = element("div"), details = element("p", { class: "details" });
   const severe = element("label", { class: "severe" }, strict, " strict check");
-  const front = element("div", { class: "front" }, judged, verdict, trouble, element("div", { class: "chosen", "aria-live": "polite" }, what, source), tools);
+  const front = element("div", { class: "front" }, judged, verdict, stop, trouble, element("div", { class: "chosen", "aria-live": "polite" }, what, source), tools);
   const bar = (...parts) => element("div", { class: "lab-bar" }, ...parts);
   // Of a small one the timeline stands where the player's was.
   const node = element("div", { onkeydown: keys }, ...(close
@@ -176,11 +242,36 @@ function workbench(ask, subjects, challenges, place, close) {
 
   // ---- What is on the bench ----
 
-  async function open(linked) {
+  // A question to Python; the reader can stop one that takes long.
+  let asking = 0;
+  async function ask(what) {
+    const slow = setTimeout(() => (stop.hidden = false), 1000);
+    asking += 1;
+    node.classList.add("working");
+    try {
+      return await python.ask(what);
+    } catch (error) {
+      const said = `Python has ended: ${error.message} Open the page anew.`;
+      return what.open === undefined ? JSON.stringify({ error: said }) : said;
+    } finally {
+      clearTimeout(slow);
+      asking -= 1;
+      node.classList.toggle("working", asking > 0);
+      stop.hidden = asking === 0;
+    }
+  }
+
+  // Opens a state, as a link or the tab has it; `ready` is called when there is something to show. Its edits come then.
+  async function open(state, ready) {
     listTasks();
-    const known = subjects.some(({ name }) => name === linked?.subject);
-    await take(known ? linked.subject : subjects[0].name, known ? linked : {});
-    if (linked && !known) complain("The address holds no state of this laboratory, so it begins anew: copy the link once more.");
+    const isKnown = state?.file !== undefined || subjects.some(({ name }) => name === state?.subject);
+    const { edits: all = [], ...given } = isKnown ? state : {};
+    if (given.file) await put(given.file.text, ownFile(given.file), given);
+    if (!given.file || !shown) await take(isKnown && !given.file ? given.subject : subjects[0].name, given.file ? {} : given);
+    if (!shown) throw new Error(trouble.textContent);
+    ready();
+    if (all.length) await begin(all);
+    if (state && !isKnown) complain("The address holds no state of this laboratory, so it begins anew: copy the link once more.");
   }
 
   async function take(name, state = {}) {
@@ -188,20 +279,43 @@ function workbench(ask, subjects, challenges, place, close) {
     // A challenge is about its own kernel, with the slots that this begins with: a link may say something else.
     const posed = challenges.find((each) => each.name === state.challenge && each.subject === name);
     const number = posed ? undefined : state.slots;
-    const file = found.slots?.[number] ?? found.file;
-    const text = found.text ?? (await (await fetch(new URL(file, import.meta.url))).text());
+    const file = (Object.hasOwn(found.slots ?? {}, number) && found.slots[number]) || found.file;
+    const text = found.text ?? (await brief(file));
+    if (text === null) return refuse(`${found.title}: its program cannot be reached. Is there a connection?`);
     await put(text, found, { ...state, slots: number }, posed);
   }
 
+  // A file's text, or null.
+  async function brief(name) {
+    try {
+      const response = await fetch(new URL(name, import.meta.url));
+      return response.ok ? await response.text() : null;
+    } catch {
+      return null;
+    }
+  }
+
+  const ownFile = ({ title, text }) => ({ name: "", title, text, summary: `Read from ${title}.` });
+
   async function read(given) {
-    await put(await given.text(), { name: "", title: given.name, summary: `Read from ${given.name}.` }, {});
+    const text = await given.text();
+    await put(text, ownFile({ title: given.name, text }), {});
     file.value = "";
+  }
+
+  // Nothing changes, and the lists say again what is shown.
+  function refuse(text) {
+    choice.value = subject?.name ?? "";
+    task.value = challenge?.name ?? "";
+    if (subject) offer(subject, number);
+    complain(text);
   }
 
   async function put(text, next, state, posed = null) {
     const refused = await ask({ open: text });
-    if (refused) return complain(`${next.title}: ${refused}`);
+    if (refused) return refuse(`${next.title}: ${refused}`);
     subject = next;
+    number = state.slots;
     choice.value = next.name;
     summary.replaceChildren(...prose(next.summary));
     link.disabled = !next.name;
@@ -233,7 +347,14 @@ function workbench(ask, subjects, challenges, place, close) {
 
   // A browser may keep nothing for this page.
   const kept = (() => { try { return localStorage; } catch { return null; } })();
-  const solved = () => JSON.parse(kept?.getItem("pipelib-challenges") ?? "[]");
+  const solved = () => {
+    try {
+      const names = JSON.parse(kept?.getItem("pipelib-challenges") ?? "[]");
+      return challenges.map(({ name }) => name).filter((name) => names.includes(name));
+    } catch {
+      return [];  // something else wrote there
+    }
+  };
 
   function listTasks() {
     const done = solved();
@@ -259,7 +380,7 @@ function workbench(ask, subjects, challenges, place, close) {
     board.hidden = judged.hidden = !challenge;
     if (!challenge) return;
     const { name, chapter, page, title, task: words, singles } = challenge;
-    const counted = singles ? `One edit is enough; there ${singles > 1 ? `are ${singles}` : "is one"} that will do.` : "It takes more than one edit, or a move by more than one place.";
+    const counted = singles ? `One edit is enough, in ${singles > 1 ? `${singles} ways` : "one way"}.` : "It takes more than one edit, or a move by more than one place.";
     asked.replaceChildren(element("strong", {}, element("a", { href: page, text: `Chapter ${chapter}` }), `: ${title}. `), ...prose(`${words} `), counted);
     if (hint.dataset.of !== name) {
       hint.replaceChildren(element("summary", { text: "Hint" }), ...prose(challenge.hint));
@@ -272,7 +393,7 @@ function workbench(ask, subjects, challenges, place, close) {
     judged.replaceChildren(...prose(is ? `Solved, with ${edits.length} edit${edits.length > 1 ? "s" : ""}. ${challenge.why}` : `Not yet. ${shown.unmet.join(" ")}`));
     following.disabled = !next();
     if (!is || solved().includes(name)) return;
-    kept?.setItem("pipelib-challenges", JSON.stringify([...solved(), name]));
+    try { kept?.setItem("pipelib-challenges", JSON.stringify([...solved(), name])); } catch { /* there is no room */ }
     listTasks();
   }
 
@@ -283,10 +404,8 @@ function workbench(ask, subjects, challenges, place, close) {
   // Asks for a state, and shows it if it has an answer; `moved` says where the chosen operation is then.
   async function change(next, moved = (answer, index) => index, words = "", line = "") {
     const inColumns = columns.contains(document.activeElement);
-    node.classList.add("working");
     const asks = { edits: next, strict: strict.checked, ...(challenge && { goal: challenge.goal }) };
     const answer = JSON.parse(await ask({ ask: JSON.stringify(asks) }));
-    node.classList.remove("working");
     if (answer.error) {
       complain(answer.error);
       if (inColumns) focusChosen();
@@ -528,11 +647,16 @@ function workbench(ask, subjects, challenges, place, close) {
   }
 
   // The address holds the state, so that whoever leaves the page finds it again. There is none to begin with.
+  // The tab holds it, too, since other links of the page take the address, and a file of the reader's own has none.
   function keep(isAsked = false) {
-    if (!subject.name) return;
-    const isBare = !isAsked && !edits.length && !challenge;
-    if (isBare && !location.hash.startsWith("#laboratory=")) return;
     const state = { subject: subject.name, challenge: challenge?.name, slots: Number(slots.value) || undefined, edits, strict: strict.checked };
+    const isBare = !isAsked && !edits.length && !challenge;
+    try {
+      if (key && isBare && subject.name) sessionStorage.removeItem(key);
+      else if (key) sessionStorage.setItem(key, JSON.stringify(subject.name ? state : { ...state, file: { title: subject.title, text: subject.text } }));
+    } catch { /* there is no room */ }
+    if (!subject.name) return;
+    if (isBare && !/^#(laboratory=|chapter-)/.test(location.hash)) return;
     try { history.replaceState(null, "", isBare ? location.pathname + location.search : toAddress(state)); } catch { /* too often for this browser: the next edit is kept */ }
   }
 
@@ -561,7 +685,7 @@ function workbench(ask, subjects, challenges, place, close) {
     else if (step) { chosen.index = Math.min(ops.length - 1, Math.max(0, chosen.index + step)); choose(); }
     else if (event.key === "Home") { chosen.index = 0; choose(); }
     else if (event.key === "End") { chosen.index = ops.length - 1; choose(); }
-    else if (event.key === "d") edit("repeat");
+    else if (event.key.toLowerCase() === "d") edit("repeat");
     else return;
     event.preventDefault();
   }

@@ -46,7 +46,7 @@ def package() -> bytes:
                 archive.write(file, f"pallascope/{place.as_posix()}")
         for empty in "pipelib_book", "pipelib_book/laboratory":
             archive.writestr(f"{empty}/__init__.py", "")
-        for name in "bench.py", "goals.py":
+        for name in "bench.py", "goals.py", "whole.py":
             archive.write(here / name, f"pipelib_book/laboratory/{name}")
     return packed.getvalue()
 

@@ -29,14 +29,14 @@ BUILDS = {
     FA3_JAX: "FlashAttention-3, flash-attn3-jax",
     FA4_WHEEL: "FlashAttention-4",
 }
-#: The kinds of contenders that are not ours, and what a table calls them.
+#: The kinds of contenders that are not ours, and what a table calls them; the strongest first.
 OTHERS = {
+    **BUILDS,
+    "cuDNN (XLA)": "cuDNN",
     "attention_mgpu": "JAX",
     "emitter": "JAX, emitter",
-    "cuDNN (XLA)": "cuDNN",
     "PyTorch CUDNN_ATTENTION": "PyTorch, cuDNN",
     "PyTorch FLASH_ATTENTION": "PyTorch, flash",
-    **BUILDS,
 }
 #: Who else is measured beside every rung, by the words of a row.
 _BESIDE = {"cuDNN": ("cuDNN (XLA)", "PyTorch CUDNN_ATTENTION")}
@@ -135,7 +135,7 @@ def where(found: list[Group]) -> str:
 
 
 def table(found: list[Group]) -> str:
-    """A row for each problem: TFLOP/s of all, of JAX's the fastest, and ours over the best other.
+    """A row for each problem: TFLOP/s of ours, this over the best other's, and TFLOP/s of others.
 
     Of ours the fastest counts: the configuration that it picks, or another one, in brackets.
     """
@@ -145,8 +145,8 @@ def table(found: list[Group]) -> str:
     for group in found:
         best = group.fastest(OURS)
         others = (group.tflops(group.fastest(kind)) for kind in kinds)
-        rows.append([group.shape, _ours(group, best), *others, group.times(best)])
-    head = "sequence x head", "ours", *(OTHERS[kind] for kind in kinds), "speed"
+        rows.append([group.shape, _ours(group, best), group.times(best), *others])
+    head = "sequence x head", "ours", "speed", *(OTHERS[kind] for kind in kinds)
     return results.table(head, rows)
 
 

@@ -59,9 +59,8 @@ class Row(NamedTuple):
 def tables(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> Iterator[tuple[str, str]]:
     """For each number of GPUs of a model a title and a table: a row for each product."""
     head = [
-        "M x N x K", "us", "2 blocks send", "8 send", "short tiles, 29 send", "product alone",
-        "transfer alone",
-        "of the longer", "over JAX's kernel", "over gather then product",
+        "M x N x K", "us", "of the longer", "over JAX's kernel", "over gather then product",
+        "product alone", "transfer alone", "2 blocks send", "8 send", "short tiles, 29 send",
     ]  # fmt: skip
     found = rows(folders)
     for gpus in dict.fromkeys(row.gpus for row in found):
@@ -135,15 +134,18 @@ def _row(group: dict[str, Any]) -> Row:
 
 def _cells(row: Row) -> list[str]:
     """The cells of a product."""
-    own = row.us, row.two, row.eight, row.short_tiles
-    times = *own, row.product, row.transfer
     share = _share(row.longer, row.us)
     over = (_share(other, row.us) for other in (row.upstream, row.sequence))
+    us, *times = (
+        f"{time:.0f}" if time else "-"
+        for time in (row.us, row.product, row.transfer, row.two, row.eight, row.short_tiles)
+    )
     return [
         row.name,
-        *(f"{time:.0f}" if time else "-" for time in times),
+        us,
         f"{share:.3f}" if share else "-",
         *(f"{ratio:.2f}x" if ratio else "-" for ratio in over),
+        *times,
     ]
 
 

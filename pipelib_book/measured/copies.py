@@ -1,4 +1,4 @@
-"""What probes of copies and barriers found: how a slot is found, what stores take, who wakes when.
+"""What probes of copies and barriers found: what stores take, who wakes when.
 
 The model. A cell is the median of a probe (`probes`). A record that is not there, or lacks a probe,
 gives a sentence in place of a table.
@@ -10,26 +10,7 @@ from pallascope.machine import Machine
 from pipelib_book.measured import results
 from pipelib_book.measured.probes import median_cycles
 
-_SLOTS = 3, 4, 5, 6
 _STORES = 1024, 8192, 16384, 32768
-
-
-def slots_table(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
-    """Cycles from step to step of a ring that only loads: its slot a remainder, or carried along.
-
-    Example:
-      >>> print(copies.slots_table())
-      | slots | by remainder | carried | difference |
-      |--:|--:|--:|--:|
-      | 3 | 232 | 160 | 72 |
-      ...
-    """
-    name = "load 1024 bytes, one of {} slots {}".format
-    rows = {
-        slots: [median_cycles(name(slots, how), folders) for how in ("by remainder", "carried")]
-        for slots in _SLOTS
-    }
-    return _table(("slots", "by remainder", "carried"), rows)
 
 
 def stores_table(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:

@@ -109,9 +109,14 @@ def test_a_row_has_the_parts_or_the_reason_why_there_are_none():
     found = group(ours=accounts.account(profile(), sms=132), lost=dict(reason="no kernel"))
     head, _, ours, lost = accounts.table(found).splitlines()
     assert head.count("|") == ours.count("|") and "| softmax |" in head
-    assert "| 1.000 | 2.000 | 75.0% | 5 |" in ours and lost == "| lost | no kernel |"
-    ((title, text),) = page.tables("accounts.json", dict(groups=[found]))
-    assert title == f"Cycles of a step, {DENSE}" and ours in text
+    assert (
+        "| 1.000 | 2.000 | 50.0% | 75.0% | 30.0% | 40.0% | 5.00 | 5 |" in ours
+        and lost == "| lost | no kernel |"
+    )
+    (launch, step) = page.tables("accounts.json", dict(groups=[found]))
+    assert (launch[0], step[0]) == (f"A launch, {DENSE}", f"Cycles of a step, {DENSE}")
+    cells = [text.splitlines()[2].strip("|") for _, text in (launch, step)]
+    assert "|".join([cells[0], *cells[1].split("|")[1:]]) in ours
 
 
 def test_a_contender_without_a_profile_has_its_reason(monkeypatch):

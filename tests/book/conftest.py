@@ -24,7 +24,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-WAITS = 120_000  # milliseconds, on a machine that has other work
+WAITS = 6_000  # milliseconds, on a machine that has other work
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
 A4 = {"width": 718, "height": 1000}  # within Chromium's margins, at 96 dots per inch
 LOOKS = {
@@ -107,13 +107,20 @@ def chromium():
 @pytest.fixture(scope="session")
 def address(site):
     """Where the site is served."""
+    with served(site) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def served(folder):
+    """Serves a folder; its address."""
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_):
             pass
 
     server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))
     )
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

@@ -11,6 +11,7 @@ are one thing with a name to whoever does not see them, and the other tokens of 
 rules on style sheets as such (`preload`).
 """
 
+import pathlib
 from typing import NamedTuple
 
 import pytest
@@ -110,6 +111,27 @@ def test_the_heaviest_page_is_painted_before_its_scripts_come(chromium, site, ad
     for route in held:
         route.abort()
     page.close()
+
+
+def test_an_article_does_not_move_when_the_contents_beside_it_come(chromium, site, address):
+    """They are the last thing on a page; before, all stands where it will stand."""
+    context, places = chromium.new_context(**LOOKS["wide light"], java_script_enabled=False), {}
+
+    def place(name, text):
+        page = context.new_page()
+        answer = lambda route: route.fulfill(body=text, content_type="text/html; charset=utf-8")
+        page.route(f"{address}/{name}", answer)
+        page.goto(f"{address}/{name}")
+        box = page.locator(".bd-article-container").bounding_box()
+        page.close()
+        return box["x"], box["width"]
+
+    for name in [*CHAPTERS, "book/api_kernels.html", "book/glossary.html", FRONT]:
+        text = (site / name).read_text("utf-8")
+        begun = text.partition('<div id="pst-secondary-sidebar"')[0]
+        places[name] = place(name, text), place(name, begun)
+    context.close()
+    assert {name: at for name, at in places.items() if at[0] != at[1]} == {}
 
 
 @pytest.mark.parametrize("name", [FRONT, *CHAPTERS])
@@ -240,15 +262,35 @@ def test_some_chapter_has_players(tab, address):
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_the_front_page_s_picture_is_above_the_fold(tab, address, look):
-    page = tab(f"{address}/{FRONT}", **LOOKS[look])
-    page.locator(".pipelib-player[data-ready]").wait_for()
-    height = LOOKS[look]["viewport"]["height"]
-    for part in ("h1", ".sliders input", ".stage svg.time"):
+def test_the_front_page_s_claim_is_above_the_fold_and_on_a_wide_screen_its_numbers(
+    tab, address, look
+):
+    page, height = tab(f"{address}/{FRONT}", **LOOKS[look]), LOOKS[look]["viewport"]["height"]
+    parts = [".claim svg:last-of-type", *([".numbers"] if look.startswith("wide") else [])]
+    for part in ("h1", ".start a", *parts):
         box = page.locator(f"article {part}").first.bounding_box()
         assert box["y"] + box["height"] <= height, part
+    page.locator(".pipelib-player[data-ready]").wait_for()
     drawing = page.locator(".pipelib-player .scroll").first
     assert drawing.evaluate("(node) => node.scrollWidth <= node.clientWidth")
+
+
+def test_on_a_phone_a_player_draws_on_most_of_the_width_and_fits_if_asked_to(tab, address):
+    widest = next(name for name in CHAPTERS if "across_gpus" in name)  # its rows have long names
+    page = tab(f"{address}/{widest}", viewport={"width": 390, "height": 844})
+    player = page.locator(".pipelib-player[data-ready]").last
+    drawing, fit = player.locator(".stage .scroll"), player.get_by_role("button", name="Fit")
+    assert drawing.bounding_box()["width"] >= 250
+    left = page.locator(".pipelib-player .names text").evaluate_all(
+        "(names) => Math.min(...names.map((name) => name.getBoundingClientRect().left))"
+    )
+    assert left >= 0
+    scrolls = "(node) => node.scrollWidth > node.clientWidth"
+    assert drawing.evaluate(scrolls)
+    fit.click()
+    assert not drawing.evaluate(scrolls)
+    fit.click()
+    assert drawing.evaluate(scrolls)
 
 
 def test_the_front_page_s_picture_has_one_scale_of_time(tab, address):
@@ -325,6 +367,54 @@ def test_what_is_searched_for_is_among_the_first(tab, site, query, heading):
     assert heading in [each for each, _ in found(page)][:3]
     status = page.locator(".book-results [role=status]").inner_text()
     assert status.startswith("No section has all of") == ("unicorns" in query)
+
+
+#: What learners ask for, by the page that the first answer is to be on.
+ASKED = {
+    "01_introduction": "lanes and warps",
+    "02_memory_wall": "bandwidth, latency hiding, occupancy",
+    "03_buffering": "double buffering, num_stages, pipeline stages, multistage, prefetch",
+    "04_barriers": "mbarrier, synchronization",
+    "06_async_tensor_core": "product in flight",
+    "07_warp_specialization": "producer consumer, warp specialization",
+    "08_consumed_barriers": "who says that a slot is free",
+    "09_carries": "row sum layout, which lane has what, reduction",
+    "10_persistent_kernels": "persistent kernel, grouped gemm, mixture of experts",
+    "11_clusters": "multicast cluster",
+    "12_what_can_go_wrong": "race condition, why my kernel hangs, debugging, wrong result",
+    "13_seeing_time": "why is my kernel slow, profiler, Nsight",
+    "14_matmul_ladder": "gemm, matmul, autotune, power limit",
+    "15_attention": "FlashAttention, pingpong",
+    "16_attention_further": "fp8, kv cache, causal mask, gradient",
+    "17_your_own_kernel": "your own kernel",
+    "18_compatibility": "BlockSpec",
+    "19_beyond_hopper": "beyond Hopper",
+    "20_in_the_wild": "what a language model writes",
+    "21_blackwell_ladder": "Blackwell ladder",
+    "22_across_gpus": "multi-GPU, all-gather",
+    "frameworks": "CUTLASS, Gluon, CUDA C++",
+    "from_triton": "Triton, coming from Triton, num_warps",
+    "glossary": "SMEM, shared memory, tensor memory accelerator, TMA, deadlock, swizzle,"
+    " bank conflict,"
+    " thread block, CTA, register spill, the roofline, data race, warpgroup, wgmma, barrier,"
+    " memory thread",
+    "how_to_read": "install, pip, T4, Colab, no GPU",
+    "in_your_ci": "check my kernel in CI, GitHub actions, pytest",
+    "other_gpus": "A100",
+    "related_work": "racecheck",
+}
+
+
+def test_what_learners_ask_for_is_found_first(tab, site):
+    page, first = tab(f"{site.as_uri()}/{FRONT}"), {}
+    page.keyboard.press("Control+k")
+    page.keyboard.type("slot")  # which loads the index
+    page.locator(".book-results li").first.wait_for()
+    asked = {query: name for name, queries in ASKED.items() for query in queries.split(", ")}
+    for query in asked:
+        found = page.evaluate("query => bookSearch.find(query)[0]?.address ?? ''", query)
+        first[query] = pathlib.PurePath(found).stem
+    assert len(asked) >= 60 and first == asked
 
 
 def test_a_search_goes_on_on_its_page(tab, root):

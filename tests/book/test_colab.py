@@ -2,6 +2,8 @@
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -31,7 +33,7 @@ def test_the_cell_takes_the_first_s_place_and_leaves_tags_and_all_else():
 
 
 def test_the_cell_installs_the_jax_that_the_outputs_were_recorded_with():
-    (wanted,) = re.findall(r'%pip install --quiet "(jax.*)"', colab.cell())
+    (wanted,) = re.findall(r'%pip install .*"(jax.*?)"', colab.cell())
     for cuda, extras in {"": set(), "[cuda12]": {"cuda12"}}.items():
         requirement = Requirement(wanted.format(cuda=cuda))
         assert (requirement.name, requirement.extras) == ("jax", extras)
@@ -44,7 +46,7 @@ def test_the_cell_installs_the_jax_that_the_outputs_were_recorded_with():
 
 def test_the_cell_is_short_and_fits_a_phone():
     lines = colab.cell().splitlines()
-    assert len(lines) <= 16 and max(map(len, lines)) <= 80
+    assert len(lines) <= 20 and max(map(len, lines)) <= 80
 
 
 def test_colab_s_python_is_new_enough():
@@ -69,7 +71,7 @@ shell = InteractiveShell.instance()
 if has_gpu:  # what is asked for, and nothing is installed
     asked = []
     shell.register_magic_function(asked.append, magic_name="pip")
-    shell.run_cell({cell!r}.partition("import pipelib_book")[0]).raise_error()
+    shell.run_cell({cell!r}.partition("try:")[0]).raise_error()
     print(*asked, sep="\\n")
 else:
     shell.run_cell({cell!r}).raise_error()
@@ -91,20 +93,18 @@ def release(tmp_path_factory):
 
 
 def run_cell(python, release, folder, *, has_gpu=False):
-    """What a process prints that runs the cell, where no package index can be reached."""
+    """A process that ran the cell, where no package index can be reached."""
     assert "{repository}/releases/download" in colab.cell()
     cell = colab.cell().replace("{repository}/releases/download", release.as_uri())
     (folder / "notebook.py").write_text(NOTEBOOK.format(cell=cell, has_gpu=has_gpu))
     keep = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run(
+    return subprocess.run(
         [str(python), "notebook.py"],
         cwd=folder,
         capture_output=True,
         text=True,
         env=keep | {"JAX_PLATFORMS": "cpu", "PIP_NO_INDEX": "1", "IPYTHONDIR": str(folder)},
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -125,11 +125,28 @@ def clean(tmp_path_factory):
 
 
 @pytest.mark.slow
+def test_where_pip_fails_the_cell_installs_nothing_and_says_so(clean, release, tmp_path):
+    """One wheel of three is missing. This test comes first: then nothing is installed yet."""
+    version = f"v{PROJECT['version']}"
+    shutil.copytree(release / version, tmp_path / version)
+    next((tmp_path / version).glob("pallascope*")).unlink()
+    done = run_cell(clean, tmp_path, tmp_path)
+    assert done.returncode == 1 and "ERROR: " in done.stdout + done.stderr
+    *_, last = done.stderr.strip().splitlines()
+    assert last.startswith(
+        "ImportError: No module named 'pipelib_book'. In Colab, pip has said above why it could"
+        " not install it: run this cell again."
+    )
+    listed = subprocess.run([str(clean), "-m", "pip", "list"], capture_output=True, text=True)
+    assert "pallas-pipelib" not in listed.stdout.replace("_", "-")
+
+
+@pytest.mark.slow
 def test_the_cell_installs_the_wheels_and_sets_up(clean, release, tmp_path):
     for _ in range(2):  # a reader may run it again
-        *_, said, package, instruments, kit, native = run_cell(
-            clean, release, tmp_path
-        ).splitlines()
+        done = run_cell(clean, release, tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        *_, said, package, instruments, kit, native = done.stdout.splitlines()
         assert "No Hopper GPU here (cpu)" in said and native == "False"
         own = str(clean.parents[1])
         assert package.startswith(own) and package.endswith("site-packages/pipelib/__init__.py")
@@ -139,7 +156,8 @@ def test_the_cell_installs_the_wheels_and_sets_up(clean, release, tmp_path):
 
 @pytest.mark.slow
 def test_where_there_is_a_gpu_the_cell_asks_for_jax_with_cuda(clean, release, tmp_path):
-    first, *wheels = run_cell(clean, release, tmp_path, has_gpu=True).splitlines()
-    assert re.fullmatch(r'install --quiet "jax\[cuda12\]==[\d.]+"', first)
-    files = [wheel.removeprefix(f"install --quiet {release.as_uri()}/") for wheel in wheels]
-    assert len(files) == 3 and all((release / file).is_file() for file in files)
+    (asked,) = run_cell(clean, release, tmp_path, has_gpu=True).stdout.splitlines()
+    *_, jax, one, two, three = shlex.split(asked)
+    assert re.fullmatch(r"jax\[cuda12\]==[\d.]+", jax)
+    names = [wheel.removeprefix(release.as_uri()) for wheel in (one, two, three)]
+    assert all((release / name.lstrip("/")).is_file() for name in names)

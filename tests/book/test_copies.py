@@ -93,6 +93,48 @@ def test_a_reader_s_work_stays(folders):
     assert sources(lab) == {"01_one.ipynb": "x = 2", "mine.ipynb": "x = 'mine'"}
 
 
+def test_what_a_reader_unfolds_is_no_work_either(folders):
+    book, lab = folders
+    opened = nbformat.read(lab / "01_one.ipynb", 4)
+    opened.cells[0].metadata["jupyter"] = {"source_hidden": False}
+    nbformat.write(opened, lab / "01_one.ipynb")
+    write(book / "01_one.ipynb", "x = 2")
+    assert [*copies.update(book, lab)] == []
+    assert sources(lab) == {"01_one.ipynb": "x = 2"}
+
+
+def test_citations_and_links_without_a_text_are_filled_in(folders):
+    book, lab = folders
+    (book / "references.bib").write_text(
+        "@book{one,\n  title = {{The\n           One}},\n  url = {https://a.b/},\n}\n\n"
+        "@book{two,\n  title = {Two},\n  doi = {10/2},\n}\n\n@book{three,\n  title = {Three},\n}\n"
+    )
+    (book / "01_one.md").write_text("# One\n\n(here)=\n## A place, named\n")
+    text = "{cite}`one` {cite}`two, three` [](01_one.ipynb) [](01_one.ipynb#a-place-named) [](here)"
+    (book / "notes.md").write_text(text)
+    cell = nbformat.v4.new_markdown_cell(text, id="b")
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), book / "02_two.ipynb")
+    assert [*copies.update(book, lab)] == []
+    after = (
+        "[The One](https://a.b/) [Two](https://doi.org/10/2), Three [One](01_one.ipynb)"
+        " [A place, named](01_one.ipynb#a-place-named) [A place, named](01_one.ipynb#a-place-named)"
+    )
+    assert (lab / "notes.md").read_text() == after == sources(lab)["02_two.ipynb"]
+
+
+@pytest.mark.parametrize("path", copies.files(copies.BOOK), ids=lambda path: path.name)
+def test_no_citation_and_no_empty_link_is_left_in_the_book_s_copies(path):
+    text = copies.filled_in(path).decode()
+    assert "{cite}" not in text and "[](" not in text
+
+
+def test_a_link_that_leads_nowhere_is_said(folders):
+    with pytest.raises(
+        LookupError, match=r"^A link leads to 'nowhere', which no page of .*book is"
+    ):
+        copies.link("nowhere", folders[0])
+
+
 def test_what_the_reader_made_under_a_chapter_s_name_stays(folders):
     book, lab = folders
     write(lab / "02_two.ipynb", "x = 'mine'")

@@ -3,6 +3,7 @@
 import json
 import re
 
+import nbformat
 import pytest
 
 from tools import door, execution, notebooks, parts, sphinx_door
@@ -74,10 +75,35 @@ def test_what_is_folded_away_and_exercises_take_no_time(tmp_path):
     words, lines = "word " * 900, "x = 1\n" * 200
     folded = f":::{{dropdown}} Answer\n{words}\n:::\n\n"
     hint = f":::{{admonition}} Hint\n:class: dropdown\n{words}\n:::\n\n"
-    tags = "exercise", "solution", "hide-input"
-    cells = [CELL.format(f":tags: [{tag}]\n\n{lines}") for tag in tags]
-    assert minutes(tmp_path, "one word\n\n" + folded + hint + "".join(cells)) == parts.STEP
+    tags = "hide-cell", "hide-input"
+    cells = "".join(CELL.format(f":tags: [{tag}]\n\n{lines}") for tag in tags)
+    exercises = f"## Exercises\n\n{words}\n\n{CELL.format(lines)}"
+    assert minutes(tmp_path, f"one word\n\n{folded}{hint}{cells}{exercises}") == parts.STEP
     assert minutes(tmp_path, folded.replace("{dropdown}", "{note}")) > parts.STEP
+    assert minutes(tmp_path, exercises.replace("Exercises", "Examples")) > parts.STEP
+
+
+MARKDOWN = {"text/markdown": "word " * 6 * parts.WORDS}
+REPORT = {"text/markdown": "```text\n" + "a b c\n" * 6 * parts.LINES + "```"}
+FIGURE = {"text/html": "<svg></svg>", "text/plain": "Figure"}
+
+
+@pytest.mark.parametrize(
+    ("data", "times", "told"),
+    [(MARKDOWN, 0, 5), (MARKDOWN, 1, 10), (REPORT, 1, 10), (FIGURE, 9, 5), (FIGURE, 11, 10)],
+)
+def test_what_a_cell_has_put_out_takes_time(tmp_path, data, times, told):
+    md = tmp_path / "1_a.md"
+    md.write_text(HEAD + CELL.format("import sys") + CELL.format("show()"))
+    notebook = notebooks.read_source(md)
+    notebook.cells[-1].outputs = [nbformat.v4.new_output("display_data", data=data)] * times
+    notebooks.write_published(notebook, md.with_suffix(".ipynb"))
+    assert parts.minutes(md) == told
+
+
+def test_no_early_chapter_takes_more_than_forty_minutes():
+    early = [each for part in parts.parts()[:2] for each in part.chapters]
+    assert len(early) == 6 and [each for each in early if each.minutes > 40] == []
 
 
 @pytest.mark.parametrize(

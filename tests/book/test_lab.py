@@ -20,6 +20,7 @@ LAB = ROOT / ".venv-lab"
 STAMP = LAB / "installed.txt"
 LOCK = ROOT / "requirements-lab.txt"
 CHAPTERS = [md.with_suffix(".ipynb") for md in notebooks.chapters()]
+SOURCE = notebooks.chapters()[0]
 FIRST = CHAPTERS[0].name
 WITH_A_PLAYER = next(path.name for path in CHAPTERS if "pipelib-player" in path.read_text("utf-8"))
 SECONDS = 60
@@ -103,6 +104,7 @@ def test_chapters_open_with_their_players_run_and_are_saved_and_git_is_clean(
         page.goto(address)
         before = copy.read_text("utf-8")
         run_the_first_cell_and_save(page)
+        see_a_folded_solution(page)
         see_a_player(page, address)
         page.close()
     assert copy.read_text("utf-8") != before
@@ -119,6 +121,22 @@ def run_the_first_cell_and_save(page):
     setup.get_by_text("No Hopper GPU here (cpu)").wait_for()
     page.keyboard.press("Control+S")
     page.locator(".jp-mod-dirty").wait_for(state="detached")
+
+
+def see_a_folded_solution(page):
+    """Its code is out of sight until the reader asks for it; an exercise's own is not."""
+    tags = [cell.metadata.get("tags", []) for cell in notebooks.read_source(SOURCE).cells]
+    cells = page.locator(".jp-Notebook .jp-Cell")
+    expect(cells).to_have_count(len(tags))
+    solution, exercise = (
+        cells.nth(next(i for i, each in enumerate(tags) if tag in each))
+        for tag in ("solution", "exercise")
+    )
+    expect(exercise.locator(".jp-InputArea-editor")).to_be_visible()
+    expect(solution.locator(".jp-InputArea-editor")).to_be_hidden()
+    expect(solution.locator(".jp-OutputArea")).to_be_hidden()
+    solution.locator(".jp-InputPlaceholder").click()
+    expect(solution.locator(".jp-InputArea-editor")).to_be_visible()
 
 
 def see_a_player(page, address):

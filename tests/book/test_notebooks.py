@@ -109,6 +109,15 @@ def test_an_edited_tag_is_found(md):
     assert "run `make sync`" in problem
 
 
+def test_what_a_page_folds_is_folded_in_jupyterlab_and_in_colab(md):
+    md.write_text(CHAPTER + "\n```{code-cell} ipython3\n:tags: [solution, hide-cell]\n\nx\n```\n")
+    plain, shown, solution = notebooks.code_cells(notebooks.read_source(md))
+    assert not plain.metadata
+    assert shown.metadata["jupyter"] == {"source_hidden": True}
+    assert solution.metadata["jupyter"] == {"source_hidden": True, "outputs_hidden": True}
+    assert shown.metadata["cellView"] == solution.metadata["cellView"] == "form"
+
+
 def test_edited_code_is_found_and_sync_drops_outputs_and_record(md):
     edit(md, "print(x)", "print(2 * x)")
     (problem,) = notebooks.problems(md)

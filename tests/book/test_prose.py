@@ -47,9 +47,7 @@ ALLOWED = {
     },
     "02_memory_wall": {
         "factor of 2": "arithmetic: two equal times over the longer of them",
-        "factor of 3": "the same for three",
     },
-    "09_carries": {"512 cycles": "arithmetic: operations of a step over those of a cycle"},
     "15_attention": {
         "twice as long": "arithmetic: steps of 128 keys beside steps of 64",
     },

@@ -77,8 +77,8 @@ def test_the_index_leads_to_where_chapters_use_and_explain_a_name():
     places = [(use.chapter, use.heading) for use in found["barrier_arrive"]]
     assert ("07_warp_specialization", "A memory thread and a compute thread") in places
     assert plgpu_names.explained("set_max_registers").heading == "Registers, moved"
-    assert plgpu_names.explained("SMEM").heading == "Three memories"
-    link = "[Three memories](03_buffering.ipynb#three-memories)"
+    assert plgpu_names.explained("SMEM").heading == "A copy in the background"
+    link = "[A copy in the background](03_buffering.ipynb#a-copy-in-the-background)"
     assert f"\n`SMEM`\n: **Buffering: {link}**\n" in plgpu_names.index()
 
 
@@ -154,7 +154,7 @@ def test_runs_of_attention_say_what_was_measured():
     assert found.parts == (f"forward {words}", f"ladder {words}") and found.samples == 4
     assert records.what(run["command"]).startswith("Measures `pipelib.kernels.attention`")
     titles = [title for title, _ in records.tables("attention.json", {})]
-    assert len(titles) == len({*titles}) == 10
+    assert len(titles) == len({*titles}) == 13
 
 
 def test_samples_are_counted():

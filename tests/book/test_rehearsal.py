@@ -178,3 +178,25 @@ def test_another_kernel_makes_its_cell_stale(copy):
     path.write_text(before, "utf-8")
     assert found.count("\n") == 1
     assert "code cell 3" in found and "compiles other kernels than were recorded" in found
+
+
+def out(text, kind="display_data"):
+    return nbformat.v4.new_output(kind, data={"text/plain": text})
+
+
+def stream(text):
+    return nbformat.v4.new_output("stream", name="stdout", text=text)
+
+
+def test_a_figure_beside_what_a_gpu_gave_is_made_anew_and_the_rest_stays():
+    before, now = [stream("a"), stream("b"), out("0 us"), out("figure")], [out("0 us"), out("new")]
+    published = [stream("ab"), out("7 us"), out("figure")]
+    shown = rehearsal.shown
+    made = rehearsal.merged(
+        published, shown(before), [stream("ab"), *now], shown([stream("ab"), *now])
+    )
+    assert made == [stream("ab"), out("7 us"), out("new")]
+    # What the GPU gave has changed, or there are other parts: neither can be told without one.
+    other = [stream("ab"), out("1 us"), out("figure")]
+    assert rehearsal.merged(published, shown(before), other, shown(other)) is None
+    assert rehearsal.merged(published, shown(before), other[:2], shown(other[:2])) is None

@@ -9,7 +9,7 @@ import urllib.parse
 import pytest
 import yaml
 
-from tools import door, execution, notebooks, parts
+from tools import door, execution, notebooks, parts, sphinx_search
 from tools.badge import badge
 from tools.public_names import public_names
 
@@ -93,15 +93,27 @@ def test_the_front_page_s_numbers_are_those_of_the_records(front):
     assert all(said.select_one("a[href]") for _, said in shown)
 
 
-def test_each_of_three_doors_has_one_command_or_link(front):
-    cards = front.select(".sd-card")
-    assert [card.select_one(".sd-card-title").get_text(strip=True) for card in cards] == [
-        "Read",
-        "Run",
-        "Import",
-    ]
-    assert [len(card.select("a[href], pre")) for card in cards] == [1, 1, 1]
-    assert cards[2].pre.get_text().strip() in (execution.ROOT / "README.md").read_text()
+def test_the_front_page_begins_with_who_it_is_for_and_where_to_start(front):
+    start = front.select_one(".start")
+    first, colab = start.select("a[href]")
+    assert first["href"] == f"{parts.parts()[0].chapters[0].page}.html"
+    assert "colab.research.google.com" in colab["href"]
+    assert "You need no GPU" in start.get_text() and "By the pipelib authors" in start.get_text()
+
+
+def test_the_front_page_s_claim_is_of_the_least_slots_and_the_most(front):
+    first, *_, last = door.settings()
+    said = [p.strong.get_text() for p in front.select(".claim p")]
+    outcomes = [setting.outcome.partition(" of ")[0] for setting in (first, last)]
+    assert said == [f"1 slot: {outcomes[0]}", f"4 slots: {outcomes[1]}"]
+    products = [svg.select('rect[fill="#D55E00"]') for svg in front.select(".claim svg")]
+    ends = [max(float(r["x"]) + float(r["width"]) for r in each) for each in products]
+    assert [len(each) for each in products] == [door.STEPS] * 2 and ends[1] < 0.7 * ends[0]
+
+
+def test_the_front_page_says_how_to_install_as_the_readme_does(front):
+    (command,) = (pre.get_text().strip() for pre in front.select("article pre"))
+    assert command in (execution.ROOT / "README.md").read_text()
 
 
 def test_the_map_has_all_parts_and_chapters_with_reading_times(front):
@@ -207,10 +219,15 @@ def test_the_search_knows_every_section_by_its_anchor(site, pages):
     text = (site / "_static" / "search_index.js").read_text("utf-8")
     index = json.loads(re.fullmatch(r"bookSearch\.take\((.*)\);\n", text, re.DOTALL)[1])
     anchors = {}
-    for number, anchor, heading, prose, rest in index["entries"]:
-        address, title = index["pages"][number]
+    called = {}
+    for number, anchor, heading, also, prose, rest in index["entries"]:
+        address, title, is_list = index["pages"][number]
         assert heading and title and prose + rest is not None
+        assert is_list == (pathlib.PurePath(address).stem in sphinx_search.LISTS)
         anchors.setdefault(address, set()).add(anchor)
+        if also:
+            called[f"{pathlib.PurePath(address).stem}#{anchor}"] = also
+    assert called == sphinx_search.ALSO
     for path, page in pages.items():
         name = path.relative_to(site).as_posix()
         if name not in GENERATED:
@@ -382,5 +399,6 @@ def test_each_chapter_opens_in_colab_and_jupyterlab_and_can_be_taken_along(site,
         assert links["JupyterLab"].endswith(f":8888/lab/tree/{md.stem}.ipynb")
         copies = [site / "book" / links[kind] for kind in (".ipynb", ".md")]
         assert copies[0].read_bytes() == md.with_suffix(".ipynb").read_bytes()
-        text = notebooks.read_all(copies[1])  # without wrong answers
-        assert notebooks.alike(text.cells, notebooks.read_source(md).cells)
+        source, copy = notebooks.read_source(md).cells, notebooks.read_source(copies[1]).cells
+        assert notebooks.alike(copy, source)
+        assert len(notebooks.read_all(copies[1]).cells) == len(source)  # no wrong answers

@@ -78,6 +78,7 @@ def test_a_formula_that_would_show_as_source_is_refused(formula, unknown):
         ),
         ('<td class="text-right"><p>slow</p></td>', '<td class="text-right"><p>slow</p></td>'),
         ("<td><p>64 x 64</p></td>", '<td class="number"><p>64 x 64</p></td>'),
+        ("<td><p>4,096 x 64</p></td>", '<td class="number"><p>4,096 x 64</p></td>'),
         ("<td><p>64 x a</p></td>", "<td><p>64 x a</p></td>"),
         ('<div role="list" class="menu">', '<div role="list" class="menu">'),
     ],

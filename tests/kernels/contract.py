@@ -113,8 +113,9 @@ class Call(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A case: its name, what makes its call, what it is asked, and pytest's marks."""
+    """A case: its module, its name, what makes its call, what it is asked, and pytest's marks."""
 
+    module: str
     name: str
     make: Callable[[], Call]
     questions: tuple[str, ...]
@@ -160,7 +161,7 @@ def case(
         for pairs in itertools.product(*named):
             name = "-".join([kernel, function.__name__, *(name for name, _ in pairs)])
             bound = functools.partial(function, **dict(zip(grid, (value for _, value in pairs))))
-            CASES.append(Case(name, bound, questions, marks))
+            CASES.append(Case(function.__module__, name, bound, questions, marks))
         return function
 
     return register
@@ -189,7 +190,9 @@ def wrong_configurations(kind: type, *rows: tuple[Mapping[str, Any], str]) -> No
 
 
 def cases(question: str) -> list[Any]:
-    """The pytest parameters of the cases that are asked a question."""
+    """The pytest parameters of the cases that are asked a question, whoever imported what first."""
     for module in CASE_MODULES:
         importlib.import_module(module)
-    return [pytest.param(x, id=x.name, marks=x.marks) for x in CASES if question in x.questions]
+    asked = [case for case in CASES if question in case.questions]
+    asked.sort(key=lambda case: CASE_MODULES.index(case.module))
+    return [pytest.param(each, id=each.name, marks=each.marks) for each in asked]

@@ -1,4 +1,4 @@
-"""`Timeline.critical`: beside a maximum cycle ratio worked out by itself, and beside changes."""
+"""`Timeline.critical` and `.slack`, beside an event graph worked out by itself, and changes."""
 
 import dataclasses
 import itertools
@@ -66,7 +66,7 @@ def constraints(program, machine, slots, unfinished):
     port = [op.bytes / machine.sm_bytes_per_cycle for op in (load_a, load_b)]
     hits = best_l2_hits(program)
     latency = [machine.load_latency_cycles(hits, op.bytes) for op in (load_a, load_b)]
-    share = share_of_sm(program, machine, 1, hits)
+    share = share_of_sm(program, Costs(program, machine), 1, hits)
     issue, wake, alone = machine.load_issue_cycles, machine.wake_cycles, machine.wait_cycles
     done = product + machine.wgmma_latency_cycles + machine.wgmma_restart_cycles
     return [
@@ -113,6 +113,33 @@ def ratio(edges):
     return high
 
 
+def lacking(edges, event, period):
+    """What the longest cycle through an event lacks of the period, by Bellman and Ford's."""
+    times = {event: 0.0}
+    for _ in edges:
+        for start, stop, cycles, steps in edges:
+            if start in times and stop != event:
+                late = times[start] + cycles - steps * period
+                times[stop] = max(times.get(stop, late), late)
+    ways = [edge for edge in edges if edge[1] == event and edge[0] in times]
+    return min(steps * period - cycles - times[start] for start, _, cycles, steps in ways)
+
+
+#: The span of each event of `constraints`: its kind, and how its text begins.
+EVENTS = {
+    "free": ("wait", "waits on consumed"),
+    "issuing": ("issue", "load a"),
+    "issued": ("issue", "load b"),
+    "a": ("load", "load a"),
+    "b": ("load", "load b"),
+    "full": ("wait", "waits on produced"),
+    "queued": ("issue", "wgmma"),
+    "core": ("wgmma", "wgmma"),
+    "finished": ("wait", "waits for its products"),
+    "released": ("issue", "arrive"),
+}
+
+
 def simulated(call):
     """The timeline of a call, which is a kernel and its arrays, on an H200."""
     return pallascope.simulate(pallascope.trace(*call), pallascope.H200)
@@ -140,6 +167,36 @@ def test_a_ring_s_period_is_its_maximum_cycle_ratio(made):
     assert timeline.steady().cycles_per_step == pytest.approx(expected, rel=1e-3)
     assert sum(hop.cycles for hop in found.hops) == pytest.approx(found.cycles)
     assert found.steps in (1, slots - unfinished, slots)
+
+
+@pytest.mark.parametrize("made", RINGS, ids=str)
+def test_a_thing_s_slack_is_what_its_longest_cycle_lacks_of_the_period(made):
+    program, machine = pallascope.trace(*ring(*made)), pallascope.H200
+    slack = pallascope.simulate(program, machine).slack()
+    edges = constraints(program, machine, *made[:2])
+    for event, (kind, text) in EVENTS.items():
+        (found,) = (x for x in slack if x.span.kind == kind and x.span.text.startswith(text))
+        assert found.cycles == pytest.approx(lacking(edges, event, ratio(edges)), abs=0.5), event
+    assert len(slack) == len(EVENTS)
+
+
+def test_what_only_its_unit_waits_for_may_take_nearly_a_step_longer():
+    """Stores that the thread waits for after the loop."""
+
+    def kernel(x, o, smem, other):
+        @pl.loop(0, STEPS)
+        def _(step):
+            other[...] = jnp.exp(jnp.exp(other[...]))
+            plgpu.copy_smem_to_gmem(smem, o.at[pl.ds(0, TILE)])
+
+        plgpu.wait_smem_to_gmem(0)
+
+    scratch = [tiles(TILE, TILE), tiles(TILE, TILE)]
+    timeline = simulated((of(kernel, scratch_types=scratch), like(TILE, TILE)))
+    (store,) = (each for each in timeline.slack() if each.span.kind == "store")
+    (issue,) = (each for each in timeline.slack() if each.span.kind == "issue")
+    assert issue.cycles == pytest.approx(0, abs=1e-6)
+    assert 0.5 < store.cycles / timeline.steady().cycles_per_step < 1
 
 
 @pytest.mark.parametrize("made", [(1, 0, 64, 64), (3, 0, 64, 64), (4, 1, 64, 256)], ids=str)
@@ -175,11 +232,13 @@ def test_what_it_says():
 @pytest.mark.parametrize("source", ["measured", "order"])
 def test_of_what_was_not_simulated_there_is_none(source):
     timeline = simulated(ring(2, 0, 64, 64))
-    assert dataclasses.replace(timeline, source=source).critical() is None
+    other = dataclasses.replace(timeline, source=source)
+    assert other.critical() is None and other.slack() == ()
 
 
 def test_without_a_steady_state_there_is_none():
-    assert simulated((add_one, like(64, 64))).critical() is None
+    timeline = simulated((add_one, like(64, 64)))
+    assert timeline.critical() is None and timeline.slack() == ()
 
 
 def test_of_many_things_it_names_those_that_take_most():

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from statistics import fmean
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +10,11 @@ import pytest
 
 import pallascope
 from pallascope.machine import H200
-from pallascope.predicting import sampled
+from pallascope.predicting import ERRORS, SHORT_US, Likeness, sampled
 from pallascope.tracing.trace import tracers
-from pipelib.kernels import attention, matmul
+from pipelib.kernels import attention, matmul, softmax
 from pipelib.kernels.hopper import Gpu, assumed
+from pipelib_book.measured import model
 from tests.pallascope import toy
 from tests.pallascope.kernels import add_one, like
 
@@ -95,7 +97,8 @@ def test_each_kernel_of_a_function_has_a_launch(deterministic, kernels):
     q = heads(512)
     found = pallascope.predict(functools.partial(gradients, deterministic=deterministic), q, q, q)
     assert [launch.kernel for launch in found.launches] == ["attention", *kernels]
-    assert found.us == pytest.approx(sum(launch.us for launch in found.launches))
+    kernels = sum(launch.us for launch in found.launches)
+    assert found.us == pytest.approx(kernels + sum(found.around))
     assert all(0 < launch.use < 1 and launch.us > 1 for launch in found.launches)
     forward = pallascope.predict(attention, q, q, q)
     assert found.launches[0] == forward.launches[0]
@@ -130,7 +133,8 @@ def test_arrays_that_are_in_l2_are_loaded_sooner():
 def test_it_prints_a_line_for_each_launch():
     found = pallascope.predict(lambda x: add_one(add_one(x)), SMALL)
     first, *lines = str(found).splitlines()
-    assert re.fullmatch(r"\d+\.\d us, predicted on NVIDIA H200", first)
+    text = r"\d+\.\d us, predicted on NVIDIA H200; calls like it: 13% off in the mean"
+    assert re.fullmatch(text, first)
     assert len(lines) == 2 and repr(found) == str(found)
     pattern = (
         r"- add_one%s: \d\.\d us, \d,\d{3} cycles at 1\.9\d GHz; 1 to an SM, 1 in turn; tensor"
@@ -140,10 +144,34 @@ def test_it_prints_a_line_for_each_launch():
         assert re.fullmatch(pattern % number, line), line
 
 
+def test_a_prediction_says_how_far_calls_like_it_were_off():
+    square, rows, head = like(2048, 2048), like(8192, 8192), heads(2048)
+    predict = lambda *call: pallascope.predict(*call).error
+    assert predict(matmul, square, square) == ERRORS[Likeness.PRODUCT]
+    assert predict(attention, head, head, head) == ERRORS[Likeness.ATTENTION]
+    assert predict(softmax, rows) == ERRORS[Likeness.OTHER]
+    assert predict(softmax, like(4, 64)) == ERRORS[Likeness.SHORT]
+
+
+def test_the_errors_are_those_of_the_record():
+    errors = dict[Likeness, list[float]]()
+    known = {"matmul": Likeness.PRODUCT, "rms_norm": Likeness.OTHER, "softmax": Likeness.OTHER}
+    for each in model.defaults():
+        assert each.us_predicted is not None
+        is_short = each.us_predicted <= SHORT_US
+        kind = Likeness.SHORT if is_short else known.get(each.family, Likeness.ATTENTION)
+        errors.setdefault(kind, []).append(abs(each.error))
+    assert {kind: round(fmean(found), 2) for kind, found in errors.items()} == ERRORS
+
+
 def test_another_machine_is_another_time():
     slow = H200.changed(name="slow", hbm_bytes_per_second=1e12)
     found = pallascope.predict(add_one, LARGE, machine=slow)
-    assert found.machine == "slow" and found.us > 2 * pallascope.predict(add_one, LARGE).us
+    assert (
+        found.machine == "slow"
+        and found.error is None
+        and found.us > 2 * pallascope.predict(add_one, LARGE).us
+    )
 
 
 def test_what_cannot_be_predicted_is_refused():

@@ -16,6 +16,7 @@ TOY = Machine(
     smem_bytes_per_cycle=1, alu_ops_per_cycle=1, transcendental_ops_per_cycle=0.25,
     exchanges_per_cycle=0.5, add_cost=2, launch_seconds=100e-9, block_start_cycles=50,
     block_gap_cycles=0, barrier_init_cycles=6, wgmma_restart_cycles=0, wgmma_reach=1,
+    hbm_read_gain=1, transcendental_slowdown=1, alu_slowdown=1, arithmetic_reach=1,
     code_growth=1, cold_seconds=20e-9, hbm_static_reach=1,
     clock_at=((0, 1.0), (0.5, 1.0), (1, 0.5)),
 )  # fmt: skip

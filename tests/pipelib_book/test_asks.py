@@ -246,6 +246,22 @@ def test_blocks_of_a_grid_without_clusters():
     assert not said(asks.has_blocks(1), answer, x).holds
 
 
+def test_blocks_with_unequal_shares():
+    def kernel(x_gmem, o_gmem):
+        i = lax.axis_index("i")
+        first, steps = 2 * i, 2 + 2 * i
+
+        def step(k, _):
+            o_gmem[first + k] = x_gmem[first + k]
+
+        lax.fori_loop(0, steps, step, None)
+
+    x = jnp.ones((6, 128))
+    answer = plgpu.kernel(kernel, out_type=x, grid=(2,), grid_names=("i",))
+    no = "It is right, but one of its blocks stores 2,048 bytes, and another 1,024."
+    assert said(asks.has_blocks(2), answer, x) == (False, no)
+
+
 def test_a_slot_that_is_freed_while_a_product_runs():
     yes = "It frees each slot of `a_smem` while other work is in flight."
     assert said(asks.frees_once_read("a_smem"), products(wait=1), HALVES, HALVES) == (True, yes)
@@ -375,7 +391,8 @@ def test_an_answer_without_the_buffer_fails(ask, lacks):
 def storing(left, read_only=False, empty_groups=0):
     def kernel(x_gmem, o_gmem, o_smem):
         for k in range(STEPS):
-            plgpu.wait_smem_to_gmem(left, wait_read_only=read_only)
+            now = left(k) if callable(left) else left
+            plgpu.wait_smem_to_gmem(now, wait_read_only=read_only)
             o_smem[k % 3] = x_gmem[...] * (k + 1.0)
             plgpu.commit_smem()
             plgpu.copy_smem_to_gmem(o_smem.at[k % 3], o_gmem.at[k])
@@ -398,6 +415,15 @@ def test_stores_that_a_wait_leaves(read_only):
     assert said(ask, storing(2, read_only), x) == (True, yes)
     no = "It is right, but leaves 1 store in flight when it waits for some, and 2 could be."
     assert said(ask, storing(1, read_only), x) == (False, no)
+
+
+def test_one_wait_for_all_stores_is_too_many():
+    """But for a thread's last."""
+    x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    assert said(asks.stores_in_flight(1), storing(lambda k: 0 if k == 3 else 1), x) == (
+        False,
+        "It is right, but leaves 0 stores in flight when it waits for some, and 1 could be.",
+    )
 
 
 def test_a_group_without_stores_is_not_in_flight():

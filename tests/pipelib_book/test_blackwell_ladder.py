@@ -156,9 +156,10 @@ def test_what_was_published():
 
 
 def test_what_is_predicted():
-    """L2, whose rate is assumed, holds up rungs 0 to 2 equally, and so rungs 3 to 6."""
+    """L2, whose rate is assumed, holds up rungs 0 to 2 equally, and so rungs 4 to 6."""
     held = [predicted(rung) for rung in RUNGS]
-    assert max(held[:3]) - min(held[:3]) < 0.01 and max(held[3:]) - min(held[3:]) < 0.01
+    assert max(held[:3]) - min(held[:3]) < 0.01 and max(held[4:]) - min(held[4:]) < 0.01
+    assert held[2] < held[3] < held[4]
     free = [predicted(rung, ENDLESS_L2) for rung in RUNGS]
     assert free[:6] == sorted(free[:6]) and free[6] == pytest.approx(free[5], abs=0.01)
     assert all(one > rung.published for one, rung in zip(free, RUNGS, strict=True))

@@ -40,7 +40,9 @@ def test_what_was_not_measured_is_refused():
 def test_a_predicted_rate_stands_beside_the_measured_one():
     problem = dict(m=4096, n=4096, k=4096, dtype="bfloat16")
     measured = {"rung 3": dict(burst_microseconds=[200.0, 200.0])}
-    table = climbs.predicted_table({3: rung(3), 4: rung(4)}, ladder.Group(problem, measured, {}))
-    three, four = (line.strip("| ").split(" | ") for line in table.splitlines()[2:])
-    assert three[::2] == ["3", "687"] and three[3] == f"{int(three[1]) / 687.2:.0%}"
+    group = ladder.Group(problem, measured, {})
+    head, _, *rows = climbs.predicted_table({3: rung(3), 4: rung(4)}, [group]).splitlines()
+    three, four = (line.strip("| ").split(" | ") for line in rows)
+    assert head == "| rung | 4096x4096x4096, TFLOP/s | of measured |"
+    assert three[0] == "3" and three[2] == f"{int(three[1]) / 687.2:.0%}"
     assert four[::2] == ["4", "-"] and int(four[1]) > 687

@@ -12,6 +12,7 @@ from pipelib_book import gallery
 from pipelib_book.measured import results
 from tests.emitters import contract
 from tests.pipelib_book.workers import RIGHT, Told
+from tools import sphinx_pages
 
 GALLERY = gallery.GALLERY
 EVERY = pytest.mark.parametrize("hazard", GALLERY.values(), ids=GALLERY)
@@ -157,16 +158,29 @@ def test_the_benchmark_reads_what_the_interpreter_says(tmp_path):
     )
 
 
-# The chapter.
+# Its page.
 
-CHAPTER = (faults.ROOT / "book" / "12_what_can_go_wrong.md").read_text()
+PAGE = (faults.ROOT / "book" / "gallery.md").read_text()
 
 
 @EVERY
-def test_the_chapter_shows_it_under_its_title(hazard):
-    _, heading, section = CHAPTER.partition(f"\n### {hazard.title}\n")
+def test_the_page_shows_it_under_its_title(hazard):
+    _, heading, section = PAGE.partition(f"\n### {hazard.title}\n")
     assert heading
-    assert f'book.show_hazard("{hazard.name}")' in section.partition("\n##")[0]
+    made = f"<!-- made from the code: hazard {hazard.name} -->\n"
+    assert made in section.partition("\n##")[0]
+    assert hazard.summary in _filled(made)
+
+
+def test_the_page_shows_the_parts_that_kernels_share():
+    made = _filled("<!-- made from the code: gallery Ring load_all -->\n")
+    assert made.startswith("````python\nclass Ring(") and "def load_all(" in made
+
+
+def _filled(line):
+    source = [line]
+    sphinx_pages.fill_in(None, "book/gallery", source)
+    return source[0]
 
 
 def test_a_report_is_shown_in_lines_without_a_machine_s_paths(capsys):

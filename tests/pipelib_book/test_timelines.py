@@ -1,8 +1,10 @@
 """`pipelib_book.timelines`: a scope that is not there; chapter 13 shows all else of its tables."""
 
+import pallascope
 from pallascope.spans import Span
 from pallascope.timeline import Source, Timeline
 from pipelib_book import timelines
+from pipelib_book.gallery import GALLERY
 
 
 def test_a_scope_that_a_timeline_lacks_has_no_row():
@@ -14,3 +16,49 @@ def test_a_scope_that_a_timeline_lacks_has_no_row():
         "|---|--:|",
         "| load | 20 |",
     ]
+
+
+def test_measured_and_simulated_begin_together():
+    scope = lambda lane, start, stop, step, name: Span(
+        lane, start, stop, "scope", step=(step,), scope=name
+    )
+    late = [scope(0, 100, 130, 0, "load"), scope(1, 110, 150, 0, "wait produced")]
+    soon = [
+        scope(0, 5, 25, 0, "load"),
+        scope(1, 9, 60, 0, "wait produced"),
+        scope(1, 70, 80, 1, ""),
+    ]
+    lanes = "memory thread", "compute thread"
+    measured, simulated = (
+        Timeline("ring", lanes, tuple(spans), 1000.0, 1e9, source, "H200")
+        for spans, source in ((late, Source.MEASURED), (soon, Source.SIMULATED))
+    )
+    both = timelines.beside(measured, simulated, range(1))
+    assert both.lanes == (
+        *("memory thread, measured", "memory thread, simulated"),
+        *("compute thread, measured", "compute thread, simulated"),
+    )
+    found = [(s.lane, s.start, s.stop, str(s.kind), s.buffer) for s in both.spans]
+    assert found == [
+        (0, 0, 30, "issue", "load"),
+        (1, 0, 20, "issue", "load"),
+        (2, 10, 50, "wait", "wait produced"),
+        (3, 4, 55, "wait", "wait produced"),
+    ]
+
+
+def test_a_slot_is_held_from_a_load_to_the_next_and_read_in_between():
+    program = GALLERY["missing-wgmma-wait"].program(fixed=True)
+    timeline = pallascope.simulate(program, pallascope.H200)
+    found = timelines.slots({"mended": (program, timeline)}, "a", "b")
+    assert found.lanes == ("mended: a", "mended: b")
+    for lane in range(2):
+        loads, held, reads = (
+            [s for s in found.spans if (s.lane, s.kind) == (lane, kind)]
+            for kind in ("load", "wait", "wgmma")
+        )
+        assert len(loads) == len(held) == len(reads) > 1
+        for load, after, read in zip(loads, held, reads):
+            assert load.stop == after.start <= read.start
+        assert all(after.stop == load.start for after, load in zip(held, loads[1:]))
+        assert held[-1].stop == found.cycles

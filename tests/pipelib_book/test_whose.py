@@ -17,13 +17,15 @@ def test_this_one_is_this_one():
     whose.require_this_pipelib()
 
 
-@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("there", ["alone", "over ours", ""])
 def test_another_one_or_none_is_an_error_that_says_what_to_do(tmp_path, there):
-    """The kit alone, beside a `pipelib` that is a stub, or none."""
+    """The kit beside a `pipelib` that is a stub, alone or over ours; or beside none."""
     shutil.copytree(ROOT / "pipelib_book", tmp_path / "pipelib_book")
     said = "`pipelib`, and it is not installed here. On PyPI another project has that name"
     if there:
-        (tmp_path / "pipelib").mkdir()
+        if there == "over ours":
+            shutil.copytree(ROOT / "pipelib", tmp_path / "pipelib")
+        (tmp_path / "pipelib").mkdir(exist_ok=True)
         (tmp_path / "pipelib" / "__init__.py").write_text("")
         said = f"`pipelib` here is another project that has the name on PyPI ({tmp_path}"
     done = subprocess.run(
@@ -35,4 +37,4 @@ def test_another_one_or_none_is_an_error_that_says_what_to_do(tmp_path, there):
     )
     *_, last = done.stderr.strip().splitlines()
     assert last.startswith("ImportError: ") and said in last and last.endswith(whose.INSTALL)
-    assert ("pip uninstall --yes pipelib; " in last) is there
+    assert ("pip uninstall --yes pipelib pallas-pipelib; " in last) is bool(there)

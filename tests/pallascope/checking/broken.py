@@ -100,7 +100,7 @@ CORPUS = [
     _of_corpus("emitted/specialized-slots=2-delay=1-threads=1", 3000, 46, 46),
     _of_corpus("jax/attention-block_kv=128", 1000, 180, 5, 4),
     _of_corpus("jax/attention_with_pipeline_emitter", 1000, 156, 8, 10),
-    _of_corpus("jax/matmul-tile_n=128-grid_minor_dim=M-grid_tile_width=2", 1000, 129, 4, 4),
+    _of_corpus("jax/matmul-tile_n=128-grid_minor_dim=M-grid_tile_width=2", 1000, 129, 3, 5),
 ]
 
 
@@ -203,16 +203,16 @@ CONSTRUCTS = [
         35,
         not_followed=(
             "without",
-            "elsewhere",
             "lowered",
+            "elsewhere",
             "later",
             "earlier",
             "kept",
-            "twice",
             "raised",
+            "twice",
             "kept",
-            "twice",
             "raised",
+            "twice",
         ),
     ),
     _construct(

@@ -74,6 +74,7 @@ import functools
 import itertools
 import math
 import operator
+import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -133,6 +134,14 @@ class State(NamedTuple):
 def explore(program: Program, limit: int = LIMIT) -> Outcome:
     """What can go wrong in any interleaving; TooLarge if there are more than `limit` states."""
     return _Explorer(program, limit).outcome()
+
+
+def wander(program: Program, walks: int, seed: int = 0) -> frozenset[str]:
+    """The kinds of what goes wrong in some interleavings, drawn by chance; none proves nothing."""
+    explorer, rng = _Explorer(program, 0), random.Random(seed)
+    for _ in range(walks):
+        explorer.walk(rng)
+    return frozenset(bad.kind for bad in explorer.bad)
 
 
 class _Cells:
@@ -393,6 +402,18 @@ class _Explorer:
         if not kinds & {"race", "deadlock", "barrier-misuse"}:
             self._tell_unread(first)
         return Outcome(frozenset(self.bad), len(seen))
+
+    def walk(self, rng: random.Random) -> None:
+        """One interleaving, to its end or to a misused barrier."""
+        state = self._first()
+        while state is not None:
+            self._tell_races(state)
+            self._tell_exchanged_arrivals(state)
+            following = list(self._following(state))
+            if not following:
+                return self._tell_end(state)
+            state = rng.choice(following)
+        return None
 
     def _first(self) -> State:
         barriers = ((0, 0, 0),) * len(self.arrivals)

@@ -2,8 +2,9 @@
 
 The model. A *site* is where the source has one synchronising op: the ops of one thread of the same
 kind, source line, named scope and barrier. (All that an emitter does stands on the line that calls
-it.) Each site is altered everywhere it occurs, or at its middle occurrence only. What the program
-counts anew is counted anew: a kernel that makes one wait less has lower phases thereafter.
+it.) Each site is altered everywhere it occurs, or at its middle occurrence only, or at each. What
+the program counts anew is counted anew: a kernel that makes one wait less has lower phases
+thereafter.
 
 =========  ====================================  ===================================================
 mutation   what is done                          to
@@ -44,7 +45,7 @@ more       a phase takes one arrival more        barriers, but semaphores
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -78,21 +79,25 @@ class Mutant(NamedTuple):
     places: tuple[int, ...]
 
 
-def mutants(program: Program) -> Iterator[Mutant]:
-    """Every mutant of a program, each with a name of its own."""
+def mutants(program: Program, every: Container[str] = ()) -> Iterator[Mutant]:
+    """Every mutant of a program, each with a name of its own.
+
+    Of the kinds of ops in `every` each occurrence is altered in its turn, not the middle one alone.
+    """
     for thread, ops in enumerate(program.threads):
         sites = defaultdict(list)
         for index, op in enumerate(ops):
             if _synchronises(op):
                 sites[op.kind, op.line, op.scope, op.barrier].append(index)
         for number, indices in enumerate(sites.values()):
-            for mutation, places, changed in _changed(program, thread, indices):
+            op = ops[indices[0]]
+            for mutation, places, changed in _changed(program, thread, indices, op.kind in every):
                 if changed == program:  # an op has changed places with its like
                     continue
-                op = ops[indices[0]]
                 words = [mutation, op.kind]
                 words += [program.barriers[op.barrier].name] if op.barrier is not None else []
-                words += [f"at {places[0]}"] if mutation == "alone" else []
+                is_middle = places in ([indices[len(indices) // 2]], indices)
+                words += [] if is_middle and mutation != "alone" else [f"at {places[0]}"]
                 name = f"{' '.join(words)}, thread {thread}, site {number} [{op.line}]"
                 yield Mutant(name, mutation, op.kind, changed, thread, tuple(places))
     for barrier in program.barriers:
@@ -111,47 +116,53 @@ def _synchronises(op: Op) -> bool:
     return op.kind in REMOVABLE + COUNTS + ON_BARRIERS or bool(op.combines)
 
 
-def _changed(program: Program, thread: int, indices: list[int]) -> Iterator[tuple]:
+def _changed(program: Program, thread: int, indices: list[int], every: bool) -> Iterator[tuple]:
     """(mutation, indices of the ops that it concerns, the new program)."""
-    ops, middle = program.threads[thread], indices[len(indices) // 2]
-    for mutation, places, altered in _altered(program, ops, indices):
-        yield mutation, places, _asked_anew(with_thread(program, thread, altered))
-    op, before, after = ops[middle], ops[:middle], ops[middle + 1 :]
-    if op.barrier is not None and _is_single(program, op.barrier):
-        barriers = (*program.barriers, _another(program, op.barrier))
-        moved = replace(op, barrier=barriers[-1].id)
-        changed = with_thread(program, thread, [*before, moved, *after])
-        yield "elsewhere", [middle], replace(changed, barriers=barriers)
+    ops = program.threads[thread]
+    anew = lambda altered: _asked_anew(with_thread(program, thread, altered))
+    for mutation, altered in _everywhere(ops, indices):
+        yield mutation, indices, anew(altered)
+    for index in indices if every else [indices[len(indices) // 2]]:
+        for mutation, altered in _once(program, ops, index, len(indices) > 1):
+            yield mutation, [index], anew(altered)
+        op = ops[index]
+        if op.barrier is not None and _is_single(program, op.barrier):
+            barriers = (*program.barriers, _another(program, op.barrier))
+            moved = replace(op, barrier=barriers[-1].id)
+            changed = with_thread(program, thread, [*ops[:index], moved, *ops[index + 1 :]])
+            yield "elsewhere", [index], replace(changed, barriers=barriers)
     for index in indices:
         if op.kind == "meet" and len(op.members) > 1 and not _ends_warps(program, ops, index):
             yield "alone", [index], _alone(program, thread, index)
 
 
-def _altered(program: Program, ops: tuple[Op, ...], indices: list[int]) -> Iterator[tuple]:
-    """(mutation, indices of the ops that it concerns, the thread's new ops)."""
-    kind, middle = ops[indices[0]].kind, indices[len(indices) // 2]
-    op, before, after = ops[middle], list(ops[:middle]), list(ops[middle + 1 :])
-    if kind in REMOVABLE:
-        yield "without", indices, [op for i, op in enumerate(ops) if i not in set(indices)]
-        if len(indices) > 1:
-            yield "once less", [middle], before + after
-    if kind in TWICE:
-        yield "twice", [middle], [*before, op, replace(op), *after]
+def _everywhere(ops: tuple[Op, ...], indices: list[int]) -> Iterator[tuple]:
+    """(mutation, the thread's new ops) of what is done at every occurrence; `last` at the first."""
+    first, at = ops[indices[0]], {*indices}
+    if first.kind in REMOVABLE:
+        yield "without", [op for i, op in enumerate(ops) if i not in at]
+    for mutation, change in _changes(first):
+        yield mutation, [change(op) if i in at else op for i, op in enumerate(ops)]
+    if first.kind == "registers":
+        yield "last", [*ops[: indices[0]], *ops[indices[0] + 1 :], first]
+
+
+def _once(program: Program, ops: tuple[Op, ...], index: int, several: bool) -> Iterator[tuple]:
+    """(mutation, the thread's new ops) of what is done at one occurrence, of `several` or alone."""
+    op, before, after = ops[index], list(ops[:index]), list(ops[index + 1 :])
+    if op.kind in REMOVABLE and several:
+        yield "once less", before + after
+    if op.kind in TWICE:
+        yield "twice", [*before, op, replace(op), *after]
     if op.barrier is not None and (count := program.barriers[op.barrier].count) > 1:
-        moved = replace(op, index=(op.index + 1) % count)
-        yield "elsewhere", [middle], [*before, moved, *after]
-    for mutation, change in _changes(op):
-        everywhere = [change(o) if i in set(indices) else o for i, o in enumerate(ops)]
-        yield mutation, indices, everywhere
-    if kind == "registers":
-        yield "last", [indices[0]], [*ops[: indices[0]], *ops[indices[0] + 1 :], ops[indices[0]]]
-    if kind in ACCESSES:
+        yield "elsewhere", [*before, replace(op, index=(op.index + 1) % count), *after]
+    if op.kind in ACCESSES:
         return
     if (last := _neighbour(before[::-1])) is not None:
         at = len(before) - 1 - last
-        yield "earlier", [middle], [*before[:at], op, *before[at:], *after]
+        yield "earlier", [*before[:at], op, *before[at:], *after]
     if (following := _neighbour(after)) is not None:
-        yield "later", [middle], [*before, *after[: following + 1], op, *after[following + 1 :]]
+        yield "later", [*before, *after[: following + 1], op, *after[following + 1 :]]
 
 
 def _changes(op: Op) -> Iterator[tuple[str, Callable[[Op], Op]]]:

@@ -8,7 +8,9 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallascope
 from pallascope.program import Program
-from tests.pallascope import kernels
+from tests.pallascope import corpus, kernels
+from tests.pallascope.checking.mutations import mutants
+from tests.pallascope.checking.orders import judge
 from tests.pallascope.kernels import like
 
 X = like(128, 64)
@@ -136,3 +138,13 @@ def test_a_tile_that_a_tensor_places_is_not_compared():
 def test_what_is_saved_has_the_whole():
     program = shared(lambda step: 32 * step)
     assert Program.from_json(program.to_json()) == program
+
+
+def test_an_order_of_a_lapped_waiter_has_the_parts_that_other_blocks_load():
+    """A phase is complete when those have landed, too, though they make no arrival."""
+    (kernel,) = (k for k in corpus.clean() if k.name == "contract/multicast_input-specialized-2")
+    name = "once less wait produced@0, thread 0, site 3 "
+    (mutant,) = (m for m in mutants(kernel.trace()) if m.name.startswith(name))
+    report = pallascope.check(mutant.program)
+    assert any("can be lapped" in finding.cause for finding in report)
+    assert "barrier-misuse" in judge(mutant.program, report, 0)

@@ -15,6 +15,7 @@ from pallascope.drawing.picture import LOOKS, picture
 from pallascope.drawing.player import MAX_BYTES, Setting, player
 from pallascope.spans import Span
 from pallascope.timeline import duration
+from pipelib_book.laboratory.subjects import subjects
 from tests.pallascope.timelines import LANES, ring
 from tests.players import packed
 
@@ -522,3 +523,49 @@ def test_its_tools_in_a_browser(tmp_path):
         "unknown": "2",
         "link": ["#player-1:0@700", True],
     }
+
+
+ROUND = """
+  const [one, none] = document.querySelectorAll("figure");
+  const button = one.querySelector('[data-do="round"]');
+  const count = (name) => one.querySelectorAll(name).length;
+  found.hidden = [button.hidden, none.querySelector('[data-do="round"]').hidden];
+  press(one, "c");
+  const said = () => [...one.querySelectorAll(".saying p")].map((node) => node.textContent);
+  found.shown = [count(".b.way"), count(".ways circle"), count(".ways line")];
+  found.said = said().slice(0, 2);
+  press(one, "ArrowRight");
+  found.stepped = said()[0];
+  button.click();
+  found.away = [count(".b.way"), count(".ways"), button.getAttribute("aria-pressed")];
+"""
+
+
+@NEEDS_CHROMIUM
+def test_the_critical_cycle_in_a_browser(tmp_path):
+    subject = next(each for each in subjects() if each.name == "ring")
+    timeline = pallascope.simulate(subject.trace(2), pallascope.H200)
+    figure = pallascope.player(timeline)
+    (frame,) = payload(figure)["frames"]
+    ways = frame["round"]
+    found = seen_in_a_browser(tmp_path, f"{figure}{pallascope.player(ring())}", ROUND)
+    assert found.pop("stepped").startswith("compute thread 0 ")
+    found["said"] = [*map(html.unescape, found["said"])]
+    assert found == {
+        "hidden": [False, True],
+        "shown": [len(ways), len(ways), len(ways) - 1],
+        "said": ["One round of the critical cycle", f"Critical cycle: {timeline.critical()}."],
+        "away": [0, 0, "false"],
+    }
+
+
+def test_a_round_goes_from_a_load_to_the_load_of_its_slot():
+    subject = next(each for each in subjects() if each.name == "ring")
+    timeline = pallascope.simulate(subject.trace(2), pallascope.H200)
+    spans, found = timeline.spans, timeline.critical()
+    ways = [spans[i] for i in found.round_in(spans, 0, timeline.cycles)]
+    assert len(ways) == len(found.hops) + 1
+    assert [way.kind for way in (ways[0], ways[-1])] == ["load", "load"]
+    assert ways[-1].start - ways[0].start == pytest.approx(found.cycles)
+    assert ways[-1].slot == ways[0].slot and ways[-1].step[0] == ways[0].step[0] + found.steps
+    assert found.round_in(spans, 0, 100) == []

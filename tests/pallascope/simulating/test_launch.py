@@ -210,6 +210,12 @@ def test_a_block_goes_to_the_place_that_is_free_first():
     assert _scheduled((10.0, 30.0, 20.0), 2, 5.0) == 10 + 5 + 20
 
 
+def test_blocks_beyond_the_first_round_take_as_long_as_they_do_alone():
+    """10 and 30 start at once; 20, which takes a quarter of that alone, after 10."""
+    assert _scheduled((10.0, 30.0, 20.0), 2, 2.0, 0.25) == 30
+    assert _scheduled((10.0, 10.0, 20.0), 2, 2.0, 0.25) == 10 + 2 + 5
+
+
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=30), st.integers(1, 8))
 def test_blocks_that_share_take_the_mean_or_the_longest(times, places):
@@ -228,6 +234,26 @@ def test_blocks_that_are_alike_take_the_same_if_they_are_taken_to_differ(blocks)
     samples = dict.fromkeys([(0,), (blocks // 2,), (blocks - 1,)], made)
     alike, apart = launched({(0,): made}, TOY), launched(samples, TOY)
     assert apart == pytest.approx(alike)
+
+
+@pytest.mark.parametrize("differ", [False, True])
+def test_blocks_beyond_one_full_round_run_by_themselves(differ):
+    """Five blocks on an SM that has room for three: as long as three and then two."""
+    took = {}
+    for blocks in (2, 3, 5):
+        made = grid_of(blocks, [product(), op("wgmma_wait", pending=0)], room=3)
+        samples = dict.fromkeys([(0,), (blocks - 1,)] if differ else [(0,)], made)
+        took[blocks] = launched(samples, TOY).cycles - LAUNCH
+    assert took[5] == pytest.approx(took[3] + START + took[2])
+
+
+def test_a_block_s_first_copy_has_only_its_share_of_the_bandwidth():
+    """20 bytes at 1 a cycle, though an SM moves 4 and has long had nothing to move."""
+    fast = replace(TOY, sm_bytes_per_cycle=4)
+    made = grid_of(9, [load(0), wait(0, 0), compute(flops=1000)], barriers=2)
+    each = 2 * TOY.barrier_init_cycles + 2 + 20 + 30 + 1000
+    found = launched({(0,): made}, fast, l2_hits=0.0).cycles - LAUNCH
+    assert found == pytest.approx(9 * each + 8 * START)
 
 
 def test_a_launch_takes_as_long_as_its_blocks_do():

@@ -13,9 +13,10 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallascope
 from pallascope.machine import H200
-from pallascope.program import Barrier, Op, Program
+from pallascope.program import Barrier, Buffer, Op, Program
 from pallascope.simulating.simulate import simulate
-from pallascope.simulating.traffic import best_l2_hits
+from pallascope.simulating.traffic import best_l2_hits, likely_l2_hits
+from pallascope.simulating.units import Port
 from tests.pallascope import corpus, kernels, toy
 from tests.pallascope.kernels import like
 from tests.pallascope.toy import TOY, arrive, compute, load, op, product, program, ring, wait
@@ -90,6 +91,16 @@ def test_an_sm_s_share_bounds_the_mean_and_not_each_copy():
     ahead = simulate(program([load(0), load(1), wait(0, 1)]), fast, l2_hits=1)
     assert times(ahead, "load") == [("TMA loads", "load", 17, 32), ("TMA loads", "load", 37, 52)]
     assert simulate(program([load(0), wait(0, 0)]), fast, l2_hits=1).cycles == 2 + 20 + 10
+
+
+@pytest.mark.parametrize(("begins_anew", "start"), [(False, 2000), (True, 2300)])
+def test_what_a_block_did_not_use_the_next_one_does_not_get(begins_anew, start):
+    """400 bytes take 100 cycles at 4 a cycle, and 400 at the share of 1."""
+    port = Port(share=1.0)
+    assert port.move(0, 400, 4) == (300, 400)
+    if begins_anew:
+        port.renew()
+    assert port.move(2000, 400, 4) == (start, start + 100)
 
 
 def test_a_load_lands_with_the_last_of_its_lines():
@@ -402,6 +413,21 @@ def test_of_a_multicast_all_that_get_it_count_for_what_l2_has():
     assert best_l2_hits(shared) == 1 - 20_000 / (2000 * 40)
 
 
+@pytest.mark.parametrize(
+    ("size", "kept"),
+    [(100, 1.0), (833_300, 1.0), (1_250_000, 0.5), (1_666_700, 0.0)],
+)
+def test_l2_keeps_what_a_block_loads_again_if_all_blocks_find_room(size, kept):
+    """Ten SMs have two blocks each, which move 1.5 times the bytes until these come again."""
+    ops = [load(0, size=size), op("store", bytes=size // 2), load(0, size=size)]
+    made = program(ops, grid=(200,), slot_bytes=size // 5)
+    machine = TOY.changed(sms=10)
+    assert likely_l2_hits(made, machine, 2) == pytest.approx(0.5 * kept, abs=1e-5)
+    # What others load too, as a product's rows, is not a block's alone.
+    shared = program(ops, grid=(200,), slot_bytes=size // 50)
+    assert likely_l2_hits(shared, machine, 2) == best_l2_hits(shared)
+
+
 def test_a_store_that_adds_takes_longer_than_one_that_does_not():
     store = op("store", bytes=20)
     stop = lambda each: times(run([each]), "store")[0][-1]
@@ -416,6 +442,51 @@ def test_calibrated_constants_lengthen_what_they_are_of():
     assert cycles(wgmma_restart_cycles=9) == cycles() + 9
     assert cycles(wgmma_reach=0.5) == cycles() + 100
     assert cycles(code_growth=1.25) == cycles() + 25
+
+
+def test_functions_and_all_else_of_two_threads_overlap():
+    """12 functions take 48 cycles of their unit, 30 additions 30 of theirs."""
+    softmax = compute(flops=42, transcendental=12)
+    cycles = lambda *threads, **fields: simulate(program(*threads), TOY.changed(**fields)).cycles
+    assert cycles([softmax]) == 48 + 30
+    assert cycles([compute(flops=12, transcendental=12)], [compute(flops=30)]) == 48
+    assert cycles([softmax], [softmax]) == 48 + 78
+    assert cycles([softmax], [softmax], arithmetic_reach=0.75) == 64 + 78
+    assert cycles([softmax, softmax], arithmetic_reach=0.75) == 78 + 78  # its own turn
+    assert cycles([compute(flops=30)], [compute(flops=30)]) == 60
+
+
+def test_arithmetic_beside_products_takes_longer_while_they_run():
+    """A product takes 100 cycles of the tensor core, from cycle 1 on."""
+    slow = TOY.changed(alu_slowdown=2, transcendental_slowdown=1.5)
+    cycles = lambda each: simulate(program([product(), each]), slow).cycles
+    assert cycles(compute(flops=40)) == 101
+    stop = lambda each: times(simulate(program([product(), each]), slow), "compute")[0][-1]
+    assert stop(compute(flops=40)) == 1 + 40 * 2
+    assert stop(compute(flops=10, transcendental=10)) == 1 + 40 * 1.5
+    assert stop(compute(flops=80)) == 101 + 80 - 50  # the half of it that was done by then
+    assert stop(compute(flops=50, transcendental=10)) == pytest.approx(101 + 80 - 100 / 1.75)
+
+
+def test_hbm_reads_faster_than_it_writes():
+    fast = TOY.changed(sm_bytes_per_cycle=8, l2_bytes_per_second=99e9, hbm_read_gain=1.25)
+    rate = lambda written: fast.gmem_bytes_per_cycle(1, 1, written=written)
+    assert rate(0.5) == 1  # a copy
+    assert rate(0) == 1.25
+    assert 1 / rate(1) == pytest.approx(2 / rate(0.5) - 1 / rate(0))
+
+
+@pytest.mark.parametrize(
+    ("columns", "first", "times_as_long"),
+    [(64, 0, 1), (80, 0, 1), (72, 0, 1.25), (72, 8, 1.25), (64, 8, 1.5), (64, 16, 1)],
+)
+def test_rows_that_begin_inside_a_sector_take_longer(columns, first, times_as_long):
+    """A sector has 16 elements of float16. Of 72 columns, each second row begins inside one."""
+    wide = Buffer(toy.GMEM, "in0", "gmem", (16, columns), "float16", 32 * columns)
+    rows = replace(load(0, size=1024), reads=(toy.region(0, (0, 16), (first, first + 32)),))
+    made = program([rows, wait(0, 0)], slot_bytes=1024)
+    made = replace(made, buffers=(wide, *made.buffers[1:]))
+    assert simulate(made, TOY, l2_hits=1).cycles == 2 + 1024 * times_as_long + 10
 
 
 def test_an_arrival_on_a_cluster_barrier_reaches_all_peers():

@@ -66,12 +66,13 @@ N = 128 * 64
     ("function", "costs"),
     [
         (lambda x: x + 1, [(N, 0)]),
-        (lambda x: jnp.exp2(x) * x - 2, [(3 * N, N)]),
+        (lambda x: jnp.exp2(x) * x - 2, [(2 * N, N)]),  # one to multiply and subtract
+        (lambda x: [y := x * 2, y - y.sum()][1], [(3 * N, 0)]),  # y has another use
         (lambda x: jnp.tanh(lax.rsqrt(x)), [(2 * N, 2 * N)]),
-        (lambda x: lax.reduce_max(x, (1,))[:, None], [(N, 0)]),
-        (lambda x: jnp.maximum(x, 0).sum(axis=1)[:, None] * 2, [(2 * N + 128, 0)]),
+        (lambda x: lax.reduce_max(x, (1,))[:, None], [(2 * N, 0)]),
+        (lambda x: jnp.maximum(x, 0).sum(axis=1)[:, None] * 2, [(3 * N + 128, 0)]),
         (lambda x: x.astype(jnp.float16), [(2 * N, 0)]),  # and back, to store it
-        (lambda x: jnp.where(x > 0, x, 1), [(2 * N, 0)]),
+        (lambda x: jnp.where(x > 0, x, 1), [(4 * N, 0)]),
         (lambda x: jax.nn.silu(x), [(2 * N, N)]),  # within calls
         (lambda x: plgpu.layout_cast(x, plgpu.Layout.WGMMA), []),
         (lambda x: x.reshape(64, 128).T, []),

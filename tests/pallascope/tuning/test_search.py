@@ -23,6 +23,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 import pallascope
 import pallascope.tuning
 from pallascope.bench.cupti import Kernel
+from pallascope.predicting import ERRORS, Likeness
 from pallascope.tuning import Outcome, Results, Trial, measuring, ranking, searching
 from pallascope.tuning.measuring import Calls, Reference, drawing, error_of
 from pallascope.tuning.results import Found, Row
@@ -650,12 +651,36 @@ A note."""
 
 def test_the_table():
     assert str(SHOWN) == repr(SHOWN) == TABLE
-    many = Results(tuple(Trial(n, Outcome.PREDICTED, "", 1.0 * n) for n in range(50)))
+    many = Results(tuple(Trial(n, Outcome.PREDICTED, "", 1.0 * n) for n in range(1, 51)))
     assert str(many).splitlines()[41] == "... and 10 more, slower or without a time."
     page = SHOWN._repr_html_()
     assert "<th>slots</th>" in page and "<td>9.0</td>" in page and "<p>A note.</p>" in page
     odd = Results((Trial({"a": "<b>"}, Outcome.REFUSED, "<i>"),))._repr_html_()
     assert "<b>" not in odd and "<i>" not in odd
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ((10.0, 10.7, 10.9), "does not tell 2 of them apart: measure these."),
+        ((10.0, 10.9), "all others are further behind."),
+    ],
+)
+def test_a_prediction_says_what_it_does_not_tell_apart(times, said):
+    trials = [Trial(us, Outcome.PREDICTED, predicted_us=us, off=0.08) for us in times]
+    (line,) = [line for line in str(Results(tuple(trials))).splitlines() if " off " in line]
+    assert line.startswith("The prediction of calls like these is 8% off in the mean, ")
+    assert line.endswith(said)
+    measured = dataclasses.replace(trials[0], outcome=Outcome.MEASURED, us=(9.0,))
+    assert " off " not in str(Results((measured, *trials[1:])))
+
+
+def test_a_search_says_how_far_its_predictions_are_off():
+    results = pallascope.tuning.search(
+        lambda work: kernel_of(work=work), dict(work=[1]), X, measure=0
+    )
+    assert results.best.off == ERRORS[Likeness.SHORT]
+    assert "calls like these is 13% off" in str(results)
 
 
 def test_the_figure():

@@ -8,6 +8,7 @@ import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import specs
+from pipelib_book import layouts
 from pipelib_book.diagrams import barriers, blocks, limits, machine, rings, tensor_core
 from pipelib_book.diagrams.shapes import (
     ACCESS,
@@ -121,17 +122,6 @@ def test_an_output_s_slot_is_written_when_its_store_has_read_it():
     assert boxes(rings.stores, None, WAIT)[-1].stop == stores[3].stop
 
 
-def test_a_slot_that_is_released_by_hand_is_loaded_during_the_other_s_product():
-    by_hand = boxes(rings.held_slots, WGMMA, above=180)
-    by_emitter = boxes(rings.held_slots, WGMMA, above=60, below=80)
-    assert [box.word for box in by_hand] == [*"kvkvkvk"] and join(by_hand)
-    assert [box.word for box in by_emitter] == [*"kvkv"]
-    for row in (142, 166):
-        uses = boxes(rings.held_slots, WGMMA, above=row, below=row + 1)
-        loads = boxes(rings.held_slots, LOAD, above=row, below=row + 1)
-        assert all(any(load.start == use.stop for load in loads) for use in uses[:-1])
-
-
 def test_a_phase_ends_when_the_load_has_landed():
     loads = by_word(boxes(barriers.phases, LOAD))
     waits, bits = boxes(barriers.phases, None, WAIT), boxes(barriers.phases, "issue")
@@ -235,3 +225,21 @@ def test_numbers_of_the_roofline_are_the_data_sheet_s():
     assert f"{product:,.0f}" in limits.roofline.alt
     assert f"{limits.PEAK_TFLOPS} TFLOP/s" in limits.roofline.caption
     assert f"{limits.TERABYTES} TB/s" in limits.roofline.caption
+
+
+def test_lanes_are_those_of_the_layout():
+    rows, columns = 64, 16
+    elements, warps = layouts.held((rows, columns), plgpu.Layout.WGMMA.to_mgpu())
+    owner = {int(e): lane for of_op in elements for lane, es in enumerate(of_op) for e in es}
+    warp = {int(es.flat[0]) // columns: int(w) for es, w in zip(elements, warps, strict=True)}
+    assert {row // 16 for row in warp} == {*range(4)} and all(w == r // 16 for r, w in warp.items())
+    drawn = [*boxes(machine.lanes, COMPUTE), *boxes(machine.lanes, COMPUTE, TINT)]
+    cells = sorted((box.y, box.start, box.word) for box in drawn if box.word.isdigit())
+    pairs = [[owner[columns * row + 2 * pair + i] for i in (0, 1)] for row, pair in ORDER]
+    assert [[int(word)] * 2 for _, _, word in cells] == pairs
+    # As the drawing says, rows 8 to 15 and the next eight columns are in the same lanes.
+    same = [owner[columns * (row + 8) + 8 + 2 * pair] for row, pair in ORDER]
+    assert same == [one for one, _ in pairs]
+
+
+ORDER = [*itertools.product(range(8), range(4))]

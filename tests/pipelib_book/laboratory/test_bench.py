@@ -1,6 +1,7 @@
 """The laboratory's bench: its answers are those of `check`, `simulate` and the player."""
 
 import json
+import re
 
 import pytest
 
@@ -150,15 +151,24 @@ def test_a_goal_is_judged_on_the_machine_as_it_is(bench):
     ("asked", "text"),
     [
         ({"edits": [["remove", 9, [0]]]}, "ring has no thread 9, since it has 2 threads"),
-        ({"edits": [["burn", 0, [0]]]}, "no 'burn'"),
+        ({"edits": [["burn", 0, [0]]]}, '["burn", 0, [0]] is no edit.'),
+        ({"edits": [["move", 0, [3], 0.5]]}, '["move", 0, [3], 0.5] is no edit.'),
+        ({"edits": [["remove", 0, "ab"]]}, '["remove", 0, "ab"] is no edit.'),
+        ({"edits": [["remove", 0, [0], 1]]}, '["remove", 0, [0], 1] is no edit.'),
+        ({"edits": [[]]}, "[] is no edit."),
+        ({"edits": [5]}, "5 is no edit."),
+        ({"edits": [["expect", 0, 1]] * 501}, "These are 501 edits, and 500 are taken at most."),
+        ({"edits": {}}, "No list of edits is given"),
         (
             {"edits": [["machine", "wait_cycles", 0]]},
             "a wait for a phase that is complete already, cycles is 0",
         ),
-        ({"edits": [["machine", "speed", 2]]}, "A Machine has no field 'speed'"),
+        ({"edits": [["machine", "speed", 2]]}, '["machine", "speed", 2] is no edit.'),
+        ({"edits": [["machine", "wait_cycles", "x"]]}, '["machine", "wait_cycles", "x"] is no'),
         ({"edits": [["expect", 0, 1.5]]}, "1.5 arrivals cannot be counted: give a whole number"),
         ({"edits": [], "play": 3}, "Finding 3 is asked for, but ring has 0 findings"),
-        ({}, "no 'edits'"),
+        ({}, "No list of edits is given"),
+        ({"edits": [], "goal": 5}, "There is no answer to this: AttributeError"),
     ],
 )
 def test_a_question_without_an_answer_is_told_so(bench, asked, text):
@@ -170,6 +180,42 @@ def test_a_question_without_an_answer_is_told_so(bench, asked, text):
 def test_what_is_no_program_is_refused():
     with pytest.raises(ValueError, match="not JSON"):
         Bench("kernel")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda saved: saved.pop("barriers"), "op 0 of thread 0, wait, names barrier 0 of 0"),
+        (lambda saved: saved.pop("buffers"), "names buffer"),
+        (lambda saved: saved.update(threads=[]), "it has 0 threads in 1 blocks"),
+        (lambda saved: saved.update(blocks=0), "it has 2 threads in 0 blocks"),
+        (lambda saved: saved.update(blocks=4), "it has 2 threads in 4 blocks"),
+        (lambda saved: saved.update(name=[]), "`name` of the program is ()"),
+        (lambda saved: saved.update(smem_bytes=None), "`smem_bytes` of the program is None"),
+        (lambda saved: saved["barriers"][0].update(id=1), "number 0 of its barriers has the id 1"),
+        (lambda saved: saved["barriers"][0].update(count=10**9), "is an array of 1000000000"),
+        (lambda saved: saved["barriers"][0].update(arrivals=0), "barriers of 0 arrivals"),
+        (lambda saved: saved["threads"][0][0].update(barrier=77), "names barrier 77 of 2"),
+        (lambda saved: saved["threads"][0][0].update(index=2), "names number 2 of"),
+        (lambda saved: saved["threads"][0][0].update(thread=1), "says that it is of thread 1"),
+        (lambda saved: saved["threads"][0][0].update(members=[5]), "meets thread 5 of 2"),
+        (lambda saved: saved["threads"][0][0].update(step="x"), "`step` of number 0 of number 0"),
+        (lambda saved: saved["threads"][0][0].pop("barrier"), "cannot be checked and simulated"),
+        (lambda saved: read_of(saved).update(buffer=9), "names buffer 9 of 3"),
+        (lambda saved: read_of(saved).update(box=[]), "takes 0 axes of x_smem, which has 1"),
+    ],
+)
+def test_a_program_that_was_changed_is_refused(program, change, said):
+    """Before anything is shown of it."""
+    saved = json.loads(program.to_json())
+    change(saved)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        Bench(json.dumps(saved))
+
+
+def read_of(saved):
+    """The region that the first read is of."""
+    return next(op for op in saved["threads"][COMPUTE] if op["kind"] == "read")["reads"][0]
 
 
 def test_every_edit_has_a_name():

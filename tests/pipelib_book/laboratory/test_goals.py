@@ -108,10 +108,54 @@ def test_a_kind_that_does_not_exist_is_refused():
         Goal(found=("hang",))
 
 
-def test_solutions_are_single_edits_that_meet_the_goal(program):
+def test_moves_of_one_op_one_after_another_are_one_edit(program):
+    """As presses of a key are. Another op's move is another edit, and so is a line's."""
+    goal = Goal(found=("race",), edits=1)
+    wait, arrival = where(program, COMPUTE, "wait")[1], where(program, COMPUTE, "arrive")[0]
+    moves = [Move(COMPUTE, (wait + n,), 1) for n in range(2)]
+    two = ["There are 2 edits, but 1 should do."]
+    assert unmet(goal, program, *moves) == []
+    assert unmet(goal, program, *moves, Move(COMPUTE, (wait,), 1))[-1:] == two
+    assert unmet(goal, program, moves[0], Move(MEMORY, (wait + 1,), 1))[-1:] == two
+    lines = Move(COMPUTE, where(program, COMPUTE, "arrive"), -1)
+    assert unmet(goal, program, lines, Move(COMPUTE, (arrival - 1,), -1))[-1:] == two
+
+
+def test_edits_are_of_what_is_asked_for(program):
+    wait, fence = where(program, COMPUTE, "wait"), where(program, COMPUTE, "fence")
+    barrier = program.barriers[program.threads[COMPUTE][wait[0]].barrier].name
+    on = Goal(found=("race",), only=False, on=(barrier,))
+    assert unmet(on, program, Remove(COMPUTE, wait[:1])) == []
+    assert f"The edits should be of lines on {barrier}; one is of none." in unmet(
+        on, program, Remove(COMPUTE, fence[:1])
+    )
+    once = Goal(found=("race",), only=False, once=True)
+    assert unmet(once, program, Remove(COMPUTE, wait[:1])) == []
+    assert unmet(once, program, Remove(COMPUTE, wait)) == [
+        f"One operation should be edited, but this edit is of {len(wait)}."
+    ]
+    twice = Goal(needs=("repeat",))
+    assert unmet(twice, program) == ["It takes doing twice of something, too."]
+    assert unmet(twice, program, Repeat(COMPUTE, fence)) == []
+
+
+def test_each_way_to_meet_a_goal_is_found_once(program):
+    """A fault at another step is the same way, and so is a move that goes further."""
     goal = Goal(found=("deadlock",), by=("expect",))
-    assert solutions(program, goal) == [Expect(0, 2), Expect(1, 2)]
+    assert solutions(program, goal) == [(Expect(0, 2),), (Expect(1, 2),)]
     goal = Goal(found=("race",), by=("move",))
-    found = solutions(program, goal)
-    assert found and all(isinstance(edit, Move) for edit in found)
-    assert all(unmet(goal, program, edit) == [] for edit in found)
+    found = solutions(program, goal, far=3)
+    assert found and all(isinstance(edit, Move) for (edit,) in found)
+    assert all(unmet(goal, program, *answer) == [] for answer in found)
+    ops = [program.threads[edit.thread][edit.indices[0]] for (edit,) in found]
+    assert len({(op.kind, op.line, edit.by > 0) for op, (edit,) in zip(ops, found)}) == len(found)
+
+
+def test_two_edits_are_found_that_neither_is_enough_for(program):
+    last = where(program, COMPUTE, "fence")[-2:]  # no copy comes after them
+    goal = Goal(fewer=2, by=("remove",), of=("fence",), once=True)
+    assert solutions(program, goal) == []
+    ((first, second),) = solutions(program, goal, most=2)
+    assert unmet(goal, program, first, second) == []
+    assert first.indices == last[:1] and second.indices == (last[1] - 1,)
+    assert solutions(program, Goal(fewer=2, edits=1, once=True), most=2) == []

@@ -1,6 +1,4 @@
-"""`pipelib_book.measured.copies`: what probes of copies found, for chapters 3 and 4."""
-
-import pytest
+"""`pipelib_book.measured.copies`: what probes of copies found, for chapter 4."""
 
 import pallascope
 from pipelib_book.measured import copies
@@ -9,11 +7,6 @@ from pipelib_book.measured import copies
 def numbers(table):
     rows = (line.strip("| ").split(" | ") for line in table.splitlines()[2:])
     return [[*map(int, row)] for row in rows]
-
-
-def test_a_power_of_two_is_found_as_fast_as_it_is_carried():
-    found = {slots: apart for slots, _, _, apart in numbers(copies.slots_table())}
-    assert {*found} == {3, 4, 5, 6} and found[4] < min(found[n] for n in (3, 5, 6))
 
 
 def test_a_store_is_written_when_it_has_read():
@@ -31,7 +24,6 @@ def test_a_waiter_that_has_only_begun_goes_on_sooner(tmp_path):
     assert prompt not in copies.costs_table(pallascope.H200, (tmp_path,))
 
 
-@pytest.mark.parametrize("table", [copies.slots_table, copies.stores_table])
-def test_what_is_not_in_the_record_has_no_row(table, recorded):
+def test_what_is_not_in_the_record_has_no_row(recorded):
     folders = recorded(machine={"probes": {"store 1024 bytes, read": {"cycles": [1.0]}}})
-    assert "has no probe of copies" in table(folders)
+    assert "has no probe of copies" in copies.stores_table(folders)

@@ -68,15 +68,18 @@ def test_a_longer_pair_without_the_other_one_is_left_out(recorded):
     assert model.steps(folders) == model.rows(folders) == []
 
 
-def test_ranks_are_of_all_pairs_and_the_fastest_must_be_among_three():
+def test_ranks_and_the_cost_of_the_first_are_of_one_task():
     times = [1.0, 2.0, 3.0, 4.0, 5.0]
     right = [row(config=str(us), us=us, own=us) for us in times]
-    assert model.rank_correlation(right) == pytest.approx(1) and model.fastest_in_first(right)
+    assert model.rank_correlation(right) == pytest.approx(1)
+    assert model.cost_of_first(right) == 0
     wrong = [row(config=str(us), us=us, own=6 - us) for us in times]
     found = [row(work="a"), row(family="copy", work="a"), row(work="b"), row(work="a")]
     assert sorted(map(len, model.by_work(found))) == [1, 1, 2]
-    assert model.rank_correlation(wrong) == pytest.approx(-1) and not model.fastest_in_first(wrong)
-    assert "| 0 of 1 |" in model.families_table(wrong) + " |"
+    assert model.rank_correlation(wrong) == pytest.approx(-1)
+    assert model.cost_of_first(wrong) == 4  # takes 5 where 1 is to be had
+    other = [row(work="b", config=str(us), us=us, own=us) for us in times]
+    assert model.families_table([*wrong, *other]).endswith("| 2 | 0.00 | 200.0% | 400.0% |")
 
 
 def test_the_worst_come_first_and_each_has_a_cause():
@@ -101,7 +104,7 @@ def test_a_cause_is_found_by_family_and_words(monkeypatch):
 
 
 def test_calls_without_a_configuration_short_ones_apart(recorded):
-    """Of products only those drawn by chance, of attentions no gradients; who lacks one is out."""
+    """Of products and gradients only those drawn by chance; who lacks a prediction is out."""
     of = lambda part, problem, *us: dict(
         part=part, problem=problem, contenders={"matmul": timed(*us), "attention": timed(*us)}
     )
@@ -131,6 +134,7 @@ def test_calls_without_a_configuration_short_ones_apart(recorded):
         "| matmul, up to 10 µs | 1 | 100.0% | 100.0% | 0 of 1 |",
         "| matmul, longer | 2 | 45.0% | 80.0% | 1 of 2 |",
         "| attention, longer | 1 | 0.0% | 0.0% | 1 of 1 |",
+        "| all | 4 | 47.5% | 100.0% | 2 of 4 |",
     ]
     assert model.defaults(recorded(matmul=dict(groups=drawn), predicted=dict(pairs={}))) == []
     assert "no call without a configuration" in model.defaults_table([])

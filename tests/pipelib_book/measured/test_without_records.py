@@ -57,12 +57,14 @@ OF_NO_GROUPS = {
 OF_NO_RECORD = {
     "(The record of attention has no part `accounts`": [
         lambda folders: accounts.table(accounts.group(True, folders)),
-        lambda folders: accounts.beside(accounts.group(True, folders), {}),
+        lambda folders: accounts.steps(accounts.group(True, folders), {}),
+        lambda folders: accounts.launches(dict(causal=accounts.group(True, folders)), {}),
+        lambda folders: accounts.factors(dict(causal=accounts.group(True, folders)), "", ""),
     ],
     "(The record has no copy of 8 x 8": [
         lambda folders: bandwidth.table(bandwidth.record(folders), 8, 8, "float32")
     ],
-    "(The record of the machine has no probe of copies": [copies.slots_table, copies.stores_table],
+    "(The record of the machine has no probe of copies": [copies.stores_table],
     "(The record of decoding has no part `decode`: `make benchmark`": [decode.table],
     "(The record has no grouped products": [grouped.summary],
     "(The record has no": [

@@ -1,10 +1,40 @@
-// Faults that only CUDA C++ can say: among a block's warps, among blocks, and among kernels.
+// Faults that only CUDA C++ can say: among a block's warps, among blocks, and among kernels; and
+// plain ones that CUDA's tools are made for.
 #pragma once
 #include <cooperative_groups.h>
 
 #include "common.cuh"
 
 // Among a block's warps.
+
+// Each warp reads what the next one writes, which is later. A lane `meets` the others in between.
+__device__ inline void pass_on(const Arguments& args, bool meets) {
+  __shared__ Tile tile;
+  nap(threadIdx.x / 32 * 2000);
+  for (int i = threadIdx.x; i < TILE; i += LANES)
+    tile.at[i] = args.x[blockIdx.x * TILE + i] + 1;
+  if (meets) __syncthreads();
+  for (int i = (threadIdx.x + 32) % LANES; i < TILE; i += LANES)
+    args.out[blockIdx.x * TILE + i] = tile.at[i];
+}
+
+// The barrier between writes and reads is not there.
+template <bool FIXED>
+__global__ void missing_barrier(const __grid_constant__ Arguments args) {
+  pass_on(args, FIXED);
+}
+
+// Two warps of four leave the barrier out.
+template <bool FIXED>
+__global__ void barrier_of_some_warps(const __grid_constant__ Arguments args) {
+  pass_on(args, FIXED || threadIdx.x >= LANES / 2);
+}
+
+// Half of each warp's lanes leave the barrier out.
+template <bool FIXED>
+__global__ void barrier_of_some_lanes(const __grid_constant__ Arguments args) {
+  pass_on(args, FIXED || threadIdx.x % 32 < 16);
+}
 
 // The hardware's barrier of a number, by so many lanes.
 __device__ inline void sync(int number, int lanes) {
@@ -47,9 +77,9 @@ template <bool FIXED>
 __global__ void __launch_bounds__(3 * LANES, 1)
     register_reallocation(const __grid_constant__ Arguments args) {
   if (threadIdx.x < LANES) {
-    if (FIXED) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (FIXED) SM_90A("setmaxnreg.dec.sync.aligned.u32 24;");
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    SM_90A("setmaxnreg.inc.sync.aligned.u32 240;");
     for (int i = threadIdx.x - LANES; i < TILE; i += 2 * LANES)
       args.out[blockIdx.x * TILE + i] = args.x[blockIdx.x * TILE + i] + 1;
   }
@@ -99,6 +129,13 @@ __global__ void blocks_of_the_grid(const __grid_constant__ Arguments args) {
   const int place = FIXED ? blockIdx.x : blockIdx.x / 2 * 2;
   for (int i = threadIdx.x; i < TILE; i += LANES)
     args.out[place * TILE + i] = args.x[blockIdx.x * TILE + i] + 1;
+}
+
+// A block goes on to the next one's first row, and the last block beyond the end.
+template <bool FIXED>
+__global__ void out_of_bounds(const __grid_constant__ Arguments args) {
+  for (int i = threadIdx.x; i < (FIXED ? TILE : TILE + COLUMNS); i += LANES)
+    args.out[blockIdx.x * TILE + i] = args.x[blockIdx.x * TILE + i] + 1;
 }
 
 // Flags between blocks count. A writer releases what its block did before; a reader acquires it.

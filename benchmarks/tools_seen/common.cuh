@@ -26,6 +26,14 @@ struct Arguments {
   unsigned* flags;  // one for each block; at first zeros
 };
 
+// What sm_90a alone has. With -arch=sm_90a nvcc compiles for compute_90 too, which has not; a GPU
+// that runs sm_90a does not run that.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define SM_90A(...) asm volatile(__VA_ARGS__)
+#else
+#define SM_90A(...)
+#endif
+
 // A delay of up to twice this time, which no access to memory crosses.
 __device__ inline void nap(int ns) { asm volatile("nanosleep.u32 %0;" ::"r"(ns) : "memory"); }
 

@@ -11,7 +11,7 @@
 // with a wrong result; or {"error", "runs"} where CUDA reports an error. A kernel that hangs is
 // for the caller to end.
 //
-// nvcc -std=c++17 -O2 -lineinfo -gencode arch=compute_90a,code=sm_90a faults.cu -o faults
+// nvcc -std=c++17 -O2 -lineinfo -arch=sm_90a faults.cu -o faults
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -105,6 +105,7 @@ std::string hyphens(std::string name) {
 
 const Fault FAULTS[] = {
     FAULT(read_before_the_wait, PLUS_ONE<1>, LANES),
+    FAULT(barrier_before_init, PLUS_ONE<1>, LANES),
     FAULT(wrong_slot, COLUMN_SUMS<1>, READER + 32),
     FAULT(uninitialized_smem, TOTAL<STEPS>, LANES),
     FAULT(missing_commit, PLUS_ONE<1>, LANES),
@@ -127,12 +128,16 @@ const Fault FAULTS[] = {
     FAULT(exit_before_the_store, PLUS_ONE<1>, LANES),
     FAULT(never_stored, MULTIPLES<STEPS>, LANES),
     FAULT(same_output_block, PLUS_ONE<2>, LANES),
+    FAULT(missing_barrier, PLUS_ONE<1>, LANES),
+    FAULT(barrier_of_some_warps, PLUS_ONE<1>, LANES),
+    FAULT(barrier_of_some_lanes, PLUS_ONE<1>, LANES),
     FAULT(named_barrier, PLUS_ONE<1>, LANES),
     FAULT(named_barrier_shared, PLUS_ONE<1>, LANES),
     FAULT(register_reallocation, PLUS_ONE<1>, 3 * LANES),
     FAULT(cluster_peer, PLUS_ONE<1>, LANES),
     FAULT(cluster_peer_exit, PLUS_ONE<1>, LANES),
     FAULT(blocks_of_the_grid, PLUS_ONE<1>, LANES),
+    FAULT(out_of_bounds, PLUS_ONE<1>, LANES),
     FAULT(device_semaphore, PLUS_ONE<1>, LANES),
     FAULT(device_semaphore_never_set, PLUS_ONE<1>, LANES),
     FAULT(dependent_launch, PLUS_ONE<1>, LANES, 0, leave),

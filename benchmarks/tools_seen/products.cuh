@@ -48,7 +48,7 @@ __device__ inline std::uint64_t descriptor(const void* factor) {
 
 // One wgmma: 16 of the depth.
 __device__ inline void wgmma(Accumulator& acc, std::uint64_t a, std::uint64_t b) {
-  asm volatile(
+  SM_90A(
       "{.reg .pred add;\n"
       "setp.eq.u32 add, 0, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
@@ -65,19 +65,19 @@ __device__ inline void wgmma(Accumulator& acc, std::uint64_t a, std::uint64_t b)
 // Starts a step's products, as one group.
 __device__ inline void multiply(Accumulator& acc, const Factors& factors) {
   const std::uint64_t a = descriptor(factors.a), b = descriptor(factors.b);
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  SM_90A("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
   for (int i = 0; i < REPEATS * DEPTH / 16; ++i) {
     const int bytes = i % (DEPTH / 16) * 16 * sizeof(__half);
     wgmma(acc, a + (bytes >> 4), b + (bytes >> 4));
   }
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  SM_90A("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
 // At most so many groups of this warp are still at work.
 template <int GROUPS>
 __device__ void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
+  SM_90A("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
 }
 
 // Waits for all products and writes the block's tile of the output.

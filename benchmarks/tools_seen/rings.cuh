@@ -86,6 +86,20 @@ __global__ void read_before_the_wait(const __grid_constant__ Arguments args) {
   if (!FIXED) wait(landed[0], 0);  // too late
 }
 
+// Lanes wait at a barrier that another lane makes only later.
+template <bool FIXED>
+__global__ void barrier_before_init(const __grid_constant__ Arguments args) {
+  __shared__ Tile tile;
+  __shared__ Barrier landed[1];
+  if (threadIdx.x == 0) nap(5000);
+  make(landed, 1);
+  if (FIXED) commit();
+  if (threadIdx.x == 0) load(tile, args, blockIdx.x, landed[0]);
+  wait(landed[0], 0);
+  for (int i = threadIdx.x; i < TILE; i += LANES)
+    args.out[blockIdx.x * TILE + i] = tile.at[i] + 1;
+}
+
 // The reader waits for one slot and reads another.
 template <bool FIXED>
 __global__ void wrong_slot(const __grid_constant__ Arguments args) {

@@ -36,7 +36,7 @@ __global__ void barrier_of_some_lanes(const __grid_constant__ Arguments args) {
   pass_on(args, FIXED || threadIdx.x % 32 < 16);
 }
 
-// The hardware's barrier of a number, by so many lanes.
+// Waits at the hardware's barrier of this number until so many lanes are there.
 __device__ inline void sync(int number, int lanes) {
   asm volatile("barrier.sync %0, %1;" ::"r"(number), "r"(lanes) : "memory");
 }
@@ -57,8 +57,8 @@ __global__ void named_barrier(const __grid_constant__ Arguments args) {
     args.out[blockIdx.x * TILE + i] = tile.at[i];
 }
 
-// Two groups of two warps use one barrier's number: a warp meets one of the other group. In each
-// group a warp reads what the other has written; the second warp is late.
+// Two groups of two warps use one barrier number, so a warp may meet one of the other group. Each
+// warp reads what the other of its group writes; the second one is late.
 template <bool FIXED>
 __global__ void named_barrier_shared(const __grid_constant__ Arguments args) {
   constexpr int GROUP = LANES / 2;
@@ -138,8 +138,8 @@ __global__ void out_of_bounds(const __grid_constant__ Arguments args) {
     args.out[blockIdx.x * TILE + i] = args.x[blockIdx.x * TILE + i] + 1;
 }
 
-// Flags between blocks count. A writer releases what its block did before; a reader acquires it.
-// Or neither, where they are not ORDERED.
+// Flags between blocks count. Where they are ORDERED, a writer releases what its block did before,
+// and a reader acquires it.
 template <bool ORDERED>
 __device__ void set(unsigned& flag, unsigned count) {
   if (ORDERED)

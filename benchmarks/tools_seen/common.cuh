@@ -26,8 +26,8 @@ struct Arguments {
   unsigned* flags;  // one for each block; at first zeros
 };
 
-// What sm_90a alone has. With -arch=sm_90a nvcc compiles for compute_90 too, which has not; a GPU
-// that runs sm_90a does not run that.
+// An instruction that sm_90a alone has. With -arch=sm_90a, nvcc also compiles for compute_90, which
+// lacks it, and which no Hopper GPU then runs.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define SM_90A(...) asm volatile(__VA_ARGS__)
 #else
@@ -50,7 +50,7 @@ __device__ inline void commit() {
   __syncthreads();
 }
 
-// A barrier's phase 0, 1, ... has ended.
+// Waits until the barrier's phase 0, 1, ... has ended.
 __device__ inline void wait(Barrier& barrier, int phase) {
   while (!ptx::mbarrier_try_wait_parity(&barrier, phase & 1)) continue;
 }
@@ -89,5 +89,5 @@ __device__ inline void store(const Tile& tile, const Arguments& args, int number
   ptx::cp_async_bulk_commit_group();
 }
 
-// This lane's stores are done.
+// Waits until this lane's stores are done.
 __device__ inline void wait_for_stores() { ptx::cp_async_bulk_wait_group(ptx::n32_t<0>()); }

@@ -3,19 +3,21 @@
 //   faults list                                prints the names
 //   faults NAME fixed|faulty RUNS [BLOCKS]     runs one; BLOCKS, 8 by default, is even
 //
-// A kernel is a template on FIXED: wherever it asks for it stands its fault, nothing else differs.
-// Many have the name of a kernel in `pipelib_book/gallery.py`, whose fault they have too.
+// A kernel is a template on FIXED. Wherever it asks for FIXED stands its fault; nothing else
+// differs. A kernel with the name of one in `pipelib_book/gallery.py` has the same fault.
 //
-// A run has new arguments: whole numbers, so that all sums are exact. Its result is compared with
-// the host's. Then one line of JSON says {"runs", "wrong"}, the latter being the number of runs
-// with a wrong result; or {"error", "runs"} where CUDA reports an error. A kernel that hangs is
-// for the caller to end.
+// The arguments are whole numbers, so that all sums are exact, and a run's differ from those of the
+// run before. The host computes what the result should be. At the end one line of JSON says
+//
+//   {"runs", "wrong"}    how many runs, and how many had a wrong result
+//   {"error", "runs"}    what error CUDA reports, and how many runs had ended before it
+//
+// The caller ends a kernel that hangs.
 //
 // nvcc -std=c++17 -O2 -lineinfo -arch=sm_90a faults.cu -o faults
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -25,8 +27,8 @@
 #include "rings.cuh"
 #include "stores.cuh"
 
-// What a block computes: how many numbers from how many. Where these are factors they are
-// in fp16, for the tensor core.
+// What a block computes: how many numbers from how many, and the host's way to compute them.
+// Factors are in fp16, for the tensor core.
 struct Work {
   int in, out;
   void (*reference)(const float* x, float* out);
@@ -147,7 +149,7 @@ void check(cudaError_t error) {
   if (error) throw error;
 }
 
-// Memory of the GPU's, for so many values.
+// Memory on the GPU for so many values.
 template <class Value>
 Value* allocate(std::size_t count) {
   void* memory = nullptr;
@@ -162,7 +164,7 @@ Value* upload(const std::vector<Value>& values) {
   return memory;
 }
 
-// A tensor map of rows of 64 numbers, in boxes of so many rows; swizzled where they are factors.
+// A tensor map of rows of 64 numbers, in boxes of so many rows, or of all. TMA swizzles factors.
 CUtensorMap map_of(void* memory, bool factors, cuuint64_t count, cuuint32_t box_rows) {
   void* encode = nullptr;  // of the driver's library, which is found at run time
   check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
@@ -170,8 +172,9 @@ CUtensorMap map_of(void* memory, bool factors, cuuint64_t count, cuuint32_t box_
   if (!encode) check(cudaErrorSymbolNotFound);
   CUtensorMap map;
   const cuuint64_t bytes = factors ? sizeof(__half) : sizeof(float);
-  const cuuint64_t shape[] = {COLUMNS, count / COLUMNS}, stride[] = {COLUMNS * bytes};
-  const cuuint32_t box[] = {COLUMNS, box_rows}, dense[] = {1, 1};
+  const cuuint64_t rows = count / COLUMNS, shape[] = {COLUMNS, rows}, stride[] = {COLUMNS * bytes};
+  const auto most_rows = static_cast<cuuint32_t>(std::min<cuuint64_t>(box_rows, rows));
+  const cuuint32_t box[] = {COLUMNS, most_rows}, dense[] = {1, 1};
   if (reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(encode)(
           &map, factors ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2,
           memory, shape, stride, box, dense, CU_TENSOR_MAP_INTERLEAVE_NONE,

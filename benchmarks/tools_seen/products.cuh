@@ -74,7 +74,7 @@ __device__ inline void multiply(Accumulator& acc, const Factors& factors) {
   SM_90A("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// At most so many groups of this warp are still at work.
+// Waits until at most so many groups of this warp are at work.
 template <int GROUPS>
 __device__ void wgmma_wait() {
   SM_90A("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");

@@ -10,7 +10,10 @@ one pass     A step is a block of whole rows. The result replaces the rows in th
              stored from there. With one slot, each block of the grid takes one step. With more
              slots there are only as many blocks as the SMs hold, and block b takes steps b,
              b + blocks, ...
-two passes   For rows that are longer than a slot. A step is a chunk. A first pipeline merges the
+kept         For rows that registers do not hold, and SMEM does. All chunks of a row are loaded at
+             once, and their statistics merged as they land. Then one chunk after the other is
+             computed, and stored from its place. A weight comes through a ring meanwhile.
+two passes   For rows that are longer still. A step is a chunk. A first pipeline merges the
              statistics. A second one loads the row again and writes; this load comes from the L2,
              if the rows that all SMs work on fit there.
 ===========  ====================================================================================
@@ -50,7 +53,7 @@ plain JAX.
 import dataclasses
 import functools
 import math
-from typing import ClassVar, NamedTuple, override
+from typing import Any, ClassVar, NamedTuple, override
 
 import jax
 import jax.numpy as jnp
@@ -78,6 +81,8 @@ SM_BYTES, RESERVED_BYTES = 228 * 1024, 1024
 #: SMEM of a block beside its slots: Mosaic GPU's scratch for reductions, and barriers.
 SCRATCH_BYTES = 3 * 1024
 LANES, BOX, TMA_UNIT = 128, 256, 16
+#: Of a weight's ring, if chunks of rows are kept.
+WEIGHT_SLOTS = 2
 _DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
 
 
@@ -197,6 +202,7 @@ class RowPlan(NamedTuple):
       rows: rows of a step.
       slots: slots of each ring.
       blocks: blocks of the grid.
+      is_kept: whether the chunks of a row stay in SMEM, a slot for each.
     """
 
     piece: int
@@ -205,6 +211,7 @@ class RowPlan(NamedTuple):
     rows: int
     slots: int
     blocks: int
+    is_kept: bool = False
 
     @property
     def chunks(self) -> int:
@@ -247,10 +254,9 @@ class RowPlan(NamedTuple):
         is_box = block == pieces or block <= BOX  # a contiguous run of bytes may be longer
         if is_box and block * piece <= MAX_ELEMENTS and (plan := cut.one_pass(block)):
             return plan
-        most = min(BOX, CHUNK_BYTES // (piece * size)) // unit * unit
-        whole = [b for b in range(unit, most + 1, unit) if pieces % b == 0 and 2 * b >= most]
-        even = pl.cdiv(pl.cdiv(pieces, pl.cdiv(pieces, most)), unit) * unit
-        return cut.two_passes(whole[-1] if whole else even)
+        if plan := cut.kept(cut.chunk(MAX_ELEMENTS // 2 // piece, unit)):
+            return plan
+        return cut.two_passes(cut.chunk(CHUNK_BYTES // (piece * size), unit))
 
 
 class _Cut(NamedTuple):
@@ -275,6 +281,27 @@ class _Cut(NamedTuple):
             return None
         blocks = steps if slots == 1 else min(steps, resident * num_sms())
         return RowPlan(self.piece, self.pieces, block, rows, slots, blocks)
+
+    def chunk(self, most: int, unit: int) -> int:
+        """The pieces of a chunk: not above `most`, of whole units, and of whole rows if that is no
+        less than half of them.
+        """
+        most = min(BOX, most) // unit * unit
+        whole = [b for b in range(unit, most + 1, unit) if self.pieces % b == 0 and 2 * b >= most]
+        even = pl.cdiv(pl.cdiv(self.pieces, pl.cdiv(self.pieces, most)), unit) * unit
+        return whole[-1] if whole else even
+
+    def kept(self, block: int) -> RowPlan | None:
+        """The plan for whole rows in chunks of `block` pieces; None if an SM has too little SMEM.
+
+        Slots that are asked for are those of two passes.
+        """
+        chunks, rows = pl.cdiv(self.pieces, block), self._rows(block, 1)
+        size = chunks * rows * self.size + WEIGHT_SLOTS * self.weight_size
+        if self.slots or block * self.piece * size > SM_BYTES - RESERVED_BYTES - SCRATCH_BYTES:
+            return None
+        steps = pl.cdiv(self.num_rows, rows)
+        return RowPlan(self.piece, self.pieces, block, rows, chunks, steps, is_kept=True)
 
     def two_passes(self, block: int) -> RowPlan:
         """The plan for chunks of `block` pieces."""
@@ -355,31 +382,83 @@ def _one_pass(operation: Operation, plan: RowPlan, num_rows: int, x: Ref, *refs:
     plgpu.wait_smem_to_gmem(0)
 
 
+class _Chunks(NamedTuple):
+    """What both kernels of chunks do with one, in SMEM."""
+
+    operation: Operation
+    plan: RowPlan
+
+    def start(self) -> list[Statistics]:
+        """The statistics of each row of a step before its first chunk."""
+        return [tuple(map(jnp.float32, self.operation.start)) for _ in range(self.plan.rows)]
+
+    def gather(self, chunk: Int, x_smem: Ref, carry: list[Statistics]) -> list[Statistics]:
+        """The statistics with those of this chunk."""
+        rows = (_row(self.operation, self.plan, x_smem.at[r], chunk) for r in range(self.plan.rows))
+        return [self.operation.merge(old, self.operation.of(row)) for old, row in zip(carry, rows)]
+
+    def write(self, chunk: Int, statistics: list[Statistics], x_smem: Ref, *refs: Ref) -> None:
+        """Writes a chunk's results; `refs` are the weight's chunk, if any, and the results'."""
+        *weight_smem, o_smem = refs
+        for r, of_row in enumerate(statistics):
+            scale = weight_smem[0][...].astype(jnp.float32) if weight_smem else None
+            row = _row(self.operation, self.plan, x_smem.at[r], chunk)
+            o_smem[r] = self.operation.apply(row, of_row, scale).astype(o_smem.dtype)
+
+
+def _kept(operation: Operation, plan: RowPlan, x: Ref, *refs: Ref) -> None:
+    """The kernel that has all chunks of its rows in SMEM; `refs` are a weight, if any, and o."""
+    *weight, o = refs
+    chunks, first = _Chunks(operation, plan), lax.axis_index("block")
+    every, step = functools.partial(lax.fori_loop, 0, plan.chunks), (plan.block, plan.piece)
+    weight_specs = [plgpu.BlockSpec(step, lambda chunk: (chunk, 0))] * len(weight)
+
+    def place(chunk: jax.Array) -> tuple[Any, Any]:
+        return pl.ds(first * plan.rows, plan.rows), pl.ds(chunk * plan.block, plan.block)
+
+    def body(x_smem: Ref, landed: Ref) -> None:
+        def load(chunk: jax.Array, _: None) -> None:
+            plgpu.copy_gmem_to_smem(x.at[place(chunk)], x_smem.at[chunk], landed.at[chunk])
+
+        def gather(chunk: jax.Array, carry: list[Statistics]) -> list[Statistics]:
+            plgpu.barrier_wait(landed.at[chunk])
+            return chunks.gather(chunk, x_smem.at[chunk], carry)
+
+        def store(indices: Indices, *weight_smem: Ref) -> None:
+            (chunk,), smem = indices, x_smem.at[indices[0]]
+            chunks.write(chunk, statistics, smem, *weight_smem, smem)
+            plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(smem, o.at[place(chunk)])
+
+        every(load, None)
+        statistics = every(gather, chunks.start())
+        emit_pipeline(
+            store, grid=(plan.chunks,), in_specs=weight_specs, max_concurrent_steps=WEIGHT_SLOTS
+        )(*weight)
+        plgpu.wait_smem_to_gmem(0)
+
+    smem = plgpu.SMEM((plan.chunks, plan.rows, *step), x.dtype)
+    pl.run_scoped(body, smem, plgpu.Barrier(num_barriers=plan.chunks))
+
+
 def _two_passes(operation: Operation, plan: RowPlan, x: Ref, *refs: Ref) -> None:
     """The kernel in which a step is a chunk of rows; `refs` are a weight, if any, and o."""
     *weight, o = refs
-    first, shape = lax.axis_index("block"), (plan.rows, plan.block, plan.piece)
+    chunks, first = _Chunks(operation, plan), lax.axis_index("block")
+    shape = plan.rows, plan.block, plan.piece
     grid, slots = (plan.chunks,), min(plan.slots, plan.chunks)
     spec = plgpu.BlockSpec(shape, lambda chunk: (first, chunk, 0))
     weight_specs = [plgpu.BlockSpec(shape[1:], lambda chunk: (chunk, 0))] * len(weight)
 
-    def gather(indices: Indices, x_smem: Ref, carry: list[Statistics]) -> list[Statistics]:
-        rows = (_row(operation, plan, x_smem.at[r], indices[0]) for r in range(plan.rows))
-        return [operation.merge(old, operation.of(row)) for old, row in zip(carry, rows)]
-
-    def write(indices: Indices, x_smem: Ref, *refs: Ref) -> None:
-        *weight_smem, o_smem = refs
-        for r in range(plan.rows):
-            scale = weight_smem[0][...].astype(jnp.float32) if weight_smem else None
-            row = _row(operation, plan, x_smem.at[r], indices[0])
-            o_smem[r] = operation.apply(row, statistics[r], scale).astype(o.dtype)
-
-    start = [tuple(map(jnp.float32, operation.start)) for _ in range(plan.rows)]
     statistics = emit_pipeline(
-        gather, grid=grid, in_specs=[spec], max_concurrent_steps=slots, init_carry=start
+        lambda indices, *args: chunks.gather(indices[0], *args),
+        grid=grid,
+        in_specs=[spec],
+        max_concurrent_steps=slots,
+        init_carry=chunks.start(),
     )(x)
     emit_pipeline(
-        write,
+        lambda indices, *refs: chunks.write(indices[0], statistics, *refs),
         grid=grid,
         in_specs=[spec, *weight_specs],
         out_specs=[spec],
@@ -402,7 +481,7 @@ def launch_rows(operation: Operation, plan: RowPlan, x: jax.Array, *weight: jax.
     gmem = x.reshape(len(x), plan.pieces, plan.piece)
     padding = plan.chunks * plan.block - plan.pieces
     weights = [jnp.pad(w.reshape(gmem.shape[1:]), ((0, padding), (0, 0))) for w in weight]
-    kernel = functools.partial(_two_passes, operation, plan)
+    kernel = functools.partial(_kept if plan.is_kept else _two_passes, operation, plan)
     if plan.chunks == 1:
         kernel = functools.partial(_one_pass, operation, plan, len(x))
     return plgpu.kernel(
@@ -491,9 +570,10 @@ def rms_norm(
       x: (..., length), float32, bfloat16 or float16.
       weight: (length,), of one of these dtypes, not necessarily x's; None for ones.
       eps: added to the mean of squares: 0, or positive and finite in float32.
-      slots: the slots of each block; by default 1, and then a block takes one step. If a slot does
-        not hold a whole row, there are two passes, and the stores have as many slots as the loads:
-        by default 2, and never more than a row has chunks.
+      slots: the slots of each block; by default 1, and then a block takes one step. A row that a
+        slot does not hold is by default kept in SMEM, a slot for each chunk. One that SMEM does not
+        hold, or for which slots are given, takes two passes, whose stores have as many slots as the
+        loads: by default 2, and never more than a row has chunks.
       rows: rows in a step, which are unrolled; by default as many as make 4 KiB.
 
     Returns:
@@ -534,9 +614,10 @@ def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) 
 
     Args:
       x: (..., length), float32, bfloat16 or float16.
-      slots: the slots of each block; by default 1, and then a block takes one step. If a slot does
-        not hold a whole row, there are two passes, and the stores have as many slots as the loads:
-        by default 2, and never more than a row has chunks.
+      slots: the slots of each block; by default 1, and then a block takes one step. A row that a
+        slot does not hold is by default kept in SMEM, a slot for each chunk. One that SMEM does not
+        hold, or for which slots are given, takes two passes, whose stores have as many slots as the
+        loads: by default 2, and never more than a row has chunks.
       rows: rows in a step, which are unrolled; by default as many as make 4 KiB.
 
     Returns:

@@ -59,20 +59,28 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 #: Tiles of a block; slots of its ring; rows and columns of a tile; how often a tile is read.
 STEPS, SLOTS = gl.constexpr(6), gl.constexpr(2)
 ROWS, COLUMNS, TURNS = gl.constexpr(64), gl.constexpr(64), gl.constexpr(16)
+#: How often `lapped_waiter` writes.
+WRITES = gl.constexpr(3)
 #: The product's tile, what a step multiplies, and the number of its steps.
 TILE, DEPTH, PRODUCTS = gl.constexpr(128), gl.constexpr(64), gl.constexpr(16)
 #: A tile in the registers of four warps; a step of the product; the product's accumulator.
 REGISTERS = gl.constexpr(gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]))
 HALVES = gl.constexpr(gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0]))
 ACC = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16]))
-#: Registers of a lane of the memory thread, and of another compute thread.
-FEW, MANY = gl.constexpr(40), gl.constexpr(120)
+#: A tile in SMEM, where no descriptor says it.
+SHARED = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=2))
+#: Registers of each lane: as many as three threads of four warps can have. ConSan's functions may
+#: use them all, so the memory thread gives none of its own away.
+LANE = gl.constexpr(168)
 #: What TMA copies at once, by the name of the parameter.
 BOXES = {
     "x_tma": (ROWS, COLUMNS),
@@ -270,9 +278,65 @@ def pointers(gmem, tile):
 
 
 @gluon.jit
-def new_tile(x_tma):
+def new_tile():
     """SMEM for one tile."""
-    return gl.allocate_shared_memory(gl.float32, [ROWS, COLUMNS], x_tma.layout)
+    return gl.allocate_shared_memory(gl.float32, [ROWS, COLUMNS], SHARED)
+
+
+@gluon.jit
+def store(out_tma, tile, smem):
+    """Starts to store a tile."""
+    tma.async_copy_shared_to_global(out_tma, [tile * ROWS, 0], smem)
+
+
+class Operands(NamedTuple):
+    """Slots for what a step of the product multiplies, and the barriers that say they are full."""
+
+    a: Any
+    b: Any
+    full: Any
+
+
+@gluon.jit
+def new_operands(a_tma, b_tma, COUNT: gl.constexpr):
+    """So many slots."""
+    a = gl.allocate_shared_memory(gl.float16, [COUNT, TILE, DEPTH], a_tma.layout)
+    b = gl.allocate_shared_memory(gl.float16, [COUNT, DEPTH, TILE], b_tma.layout)
+    return Operands(a, b, new_barriers(COUNT, 1))
+
+
+@gluon.jit
+def load_operands(a_tma, b_tma, operands, step, COUNT: gl.constexpr):
+    """Starts to load what a step multiplies: two copies, and one arrival for both."""
+    slot = step % COUNT
+    full = operands.full.index(slot)
+    mbarrier.expect(full, a_tma.block_type.nbytes + b_tma.block_type.nbytes)
+    row = gl.program_id(0) * TILE
+    tma.async_copy_global_to_shared(a_tma, [row, step * DEPTH], full, operands.a.index(slot))
+    tma.async_copy_global_to_shared(b_tma, [step * DEPTH, 0], full, operands.b.index(slot))
+
+
+@gluon.jit
+def wait_and_multiply(operands, step, acc, COUNT: gl.constexpr):
+    """Waits for what a step multiplies, and starts to."""
+    slot = step % COUNT
+    mbarrier.wait(operands.full.index(slot), (step // COUNT) & 1)
+    return warpgroup_mma(operands.a.index(slot), operands.b.index(slot), acc, is_async=True)
+
+
+@gluon.jit
+def no_product():
+    """An accumulator of zeros."""
+    return warpgroup_mma_init(gl.zeros([TILE, TILE], gl.float32, ACC))
+
+
+@gluon.jit
+def store_product(out_gmem, acc):
+    """Waits for all products, and stores their sum."""
+    product = warpgroup_mma_wait(0, deps=[acc])
+    rows = gl.program_id(0) * TILE + gl.arange(0, TILE, gl.SliceLayout(1, ACC))
+    columns = gl.arange(0, TILE, gl.SliceLayout(0, ACC))
+    gl.store(out_gmem + rows[:, None] * TILE + columns[None, :], product)
 
 
 # The faults. First: what is not yet there.
@@ -283,7 +347,7 @@ def new_tile(x_tma):
 def read_before_the_wait(x_tma, out_gmem, FIXED: gl.constexpr):
     """The tile is read while the copy that brings it is still on its way."""
     block = gl.program_id(0)
-    smem, full = new_tile(x_tma), new_barriers(1, 1).index(0)
+    smem, full = new_tile(), new_barriers(1, 1).index(0)
     copy(x_tma, block, smem, full)
     if FIXED:
         mbarrier.wait(full, 0)
@@ -299,7 +363,7 @@ def wrong_slot(x_tma, sums_gmem, FIXED: gl.constexpr):
     """The thread waits for one slot's barrier and reads another slot."""
     ring = new_ring(x_tma, 1)
     gl.warp_specialize(
-        [(sum_wrong_slots, (sums_gmem, ring, FIXED)), (load_all, (x_tma, ring))], [1], [FEW]
+        [(sum_wrong_slots, (sums_gmem, ring, FIXED)), (load_all, (x_tma, ring))], [1], [LANE]
     )
 
 
@@ -313,6 +377,51 @@ def sum_wrong_slots(sums_gmem, ring, FIXED: gl.constexpr):
         acc = add(acc, ring.smem.index(read % SLOTS))
         release(ring, step)
     store_sums(sums_gmem, acc)
+
+
+@fault(tiles(STEPS.value), lambda x: by_block(x).sum(1).view(-1, COLUMNS.value))
+@gluon.jit
+def uninitialized_smem(x_gmem, out_gmem, FIXED: gl.constexpr):
+    """A total is kept in SMEM and added to, but never set to zero."""
+    block = gl.program_id(0)
+    total = new_tile()
+    if FIXED:
+        total.store(gl.zeros([ROWS, COLUMNS], gl.float32, REGISTERS))
+    for step in range(STEPS):
+        values = gl.load(pointers(x_gmem, block * STEPS + step))
+        total.store(total.load(REGISTERS) + values)
+    gl.store(pointers(out_gmem, block), total.load(REGISTERS))
+
+
+@fault(tiles(), plus_one)
+@gluon.jit
+def missing_commit(x_gmem, out_tma, FIXED: gl.constexpr):
+    """TMA is sent for a tile whose writes no fence has shown to it."""
+    block = gl.program_id(0)
+    smem = new_tile()
+    smem.store(gl.load(pointers(x_gmem, block)) + 1)
+    if FIXED:
+        fence_async_shared()
+    store(out_tma, block, smem)
+    tma.store_wait(0)
+
+
+@fault(factors, lambda a, b: 2 * matmul(a, b))
+@gluon.jit
+def missing_commit_before_wgmma(a_tma, b_tma, out_gmem, FIXED: gl.constexpr):
+    """The tensor core multiplies a tile that a thread has just changed in SMEM."""
+    operands = new_operands(a_tma, b_tma, 1)
+    a, b, full = operands.a.index(0), operands.b.index(0), operands.full.index(0)
+    acc = no_product()
+    for step in range(PRODUCTS):
+        load_operands(a_tma, b_tma, operands, step, 1)
+        mbarrier.wait(full, step & 1)
+        b.store(b.load(HALVES) * 2)
+        if FIXED:
+            fence_async_shared()
+        acc = warpgroup_mma(a, b, acc, is_async=True)
+        acc = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[acc]))
+    store_product(out_gmem, acc)
 
 
 # What is no longer there.
@@ -350,7 +459,7 @@ def missing_consumed_wait(x_tma, sums_gmem, FIXED: gl.constexpr):
     """The memory thread loads tile after tile, whether the compute thread has read them or not."""
     ring = new_ring(x_tma, 1)
     gl.warp_specialize(
-        [(sum_all, (sums_gmem, ring, 0, 1)), (load_unasked, (x_tma, ring, FIXED))], [1], [FEW]
+        [(sum_all, (sums_gmem, ring, 0, 1)), (load_unasked, (x_tma, ring, FIXED))], [1], [LANE]
     )
 
 
@@ -369,7 +478,7 @@ def release_too_early(x_tma, sums_gmem, FIXED: gl.constexpr):
     """The compute thread says that a slot is free, and only then reads it."""
     ring = new_ring(x_tma, 1)
     gl.warp_specialize(
-        [(sum_released, (sums_gmem, ring, FIXED)), (load_all, (x_tma, ring))], [1], [FEW]
+        [(sum_released, (sums_gmem, ring, FIXED)), (load_all, (x_tma, ring))], [1], [LANE]
     )
 
 
@@ -399,8 +508,256 @@ def one_release_of_two(x_tma, sums_gmem, FIXED: gl.constexpr):
             (load_all, (x_tma, ring)),
         ],
         [4, 1],
-        [MANY, FEW],
+        [LANE, LANE],
     )
+
+
+@fault(factors, matmul)
+@gluon.jit
+def undelayed_release(a_tma, b_tma, out_gmem, FIXED: gl.constexpr):
+    """A slot is released while the product that reads it may be unfinished."""
+    operands = new_operands(a_tma, b_tma, SLOTS)
+    free = new_barriers(SLOTS, 1)
+    gl.warp_specialize(
+        [
+            (multiply_and_release, (out_gmem, operands, free, FIXED)),
+            (load_all_operands, (a_tma, b_tma, operands, free)),
+        ],
+        [1],
+        [LANE],
+    )
+
+
+@gluon.jit
+def multiply_and_release(out_gmem, operands, free, FIXED: gl.constexpr):
+    """The compute thread of `undelayed_release`."""
+    acc = no_product()
+    for step in range(PRODUCTS):
+        acc = wait_and_multiply(operands, step, acc, SLOTS)
+        acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))  # this step's product goes on
+        finished = step - 1 if FIXED else step
+        mbarrier.arrive(free.index(finished % SLOTS), count=1, pred=finished >= 0)
+    store_product(out_gmem, acc)
+
+
+@gluon.jit
+def load_all_operands(a_tma, b_tma, operands, free):
+    """The memory thread of `undelayed_release`."""
+    for step in range(PRODUCTS):
+        mbarrier.wait(free.index(step % SLOTS), (step // SLOTS + 1) & 1)
+        load_operands(a_tma, b_tma, operands, step, SLOTS)
+
+
+@fault(factors, matmul)
+@gluon.jit
+def missing_wgmma_wait(a_tma, b_tma, out_gmem, FIXED: gl.constexpr):
+    """A slot is refilled right after the product was started on it, as if it had been awaited."""
+    operands = new_operands(a_tma, b_tma, SLOTS)
+    for step in gl.static_range(SLOTS):
+        load_operands(a_tma, b_tma, operands, step, SLOTS)
+    acc = no_product()
+    for step in range(PRODUCTS):
+        acc = wait_and_multiply(operands, step, acc, SLOTS)
+        if FIXED:
+            acc = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[acc]))
+        if step + SLOTS < PRODUCTS:
+            load_operands(a_tma, b_tma, operands, step + SLOTS, SLOTS)
+    store_product(out_gmem, acc)
+
+
+# Barriers.
+
+
+@fault(tiles(STEPS.value), moments())
+@gluon.jit
+def arrival_never_comes(x_tma, sums_gmem, FIXED: gl.constexpr):
+    """The barrier of a free slot expects two arrivals for each release, but one thread reads."""
+    ring = new_ring(x_tma, 1 if FIXED else 2)
+    gl.warp_specialize([(sum_all, (sums_gmem, ring, 0, 1)), (load_all, (x_tma, ring))], [1], [LANE])
+
+
+@fault(tiles(arrays=2), lambda x, y: x + y)
+@gluon.jit
+def arrival_too_many(x_tma, y_tma, out_gmem, FIXED: gl.constexpr):
+    """Two copies arrive at a barrier that expects one: the second arrives at a full phase."""
+    block = gl.program_id(0)
+    x_smem, y_smem = new_tile(), new_tile()
+    full = new_barriers(1, 2 if FIXED else 1).index(0)
+    copy(x_tma, block, x_smem, full)
+    copy(y_tma, block, y_smem, full)
+    mbarrier.wait(full, 0)
+    gl.store(pointers(out_gmem, block), x_smem.load(REGISTERS) + y_smem.load(REGISTERS))
+
+
+@fault(tiles(arrays=2), lambda x, y: x + y)
+@gluon.jit
+def wrong_bytes(x_tma, y_tma, out_gmem, FIXED: gl.constexpr):
+    """A barrier that two copies share is told the bytes of one: it opens when half has landed."""
+    block = gl.program_id(0)
+    x_smem, y_smem = new_tile(), new_tile()
+    full = new_barriers(1, 1).index(0)
+    mbarrier.expect(full, x_tma.block_type.nbytes * (2 if FIXED else 1))
+    tma.async_copy_global_to_shared(x_tma, [block * ROWS, 0], full, x_smem)
+    tma.async_copy_global_to_shared(y_tma, [block * ROWS, 0], full, y_smem)
+    mbarrier.wait(full, 0)
+    gl.store(pointers(out_gmem, block), x_smem.load(REGISTERS) + y_smem.load(REGISTERS))
+
+
+@fault(tiles(), multiples(WRITES.value))
+@gluon.jit
+def lapped_waiter(x_gmem, out_tma, FIXED: gl.constexpr):
+    """One thread arrives at a barrier several times before the other has looked once."""
+    smem = gl.allocate_shared_memory(gl.float32, [WRITES, ROWS, COLUMNS], SHARED)
+    written = new_barriers(WRITES if FIXED else 1, 1)
+    gl.warp_specialize(
+        [
+            (write_multiples, (x_gmem, smem, written, FIXED)),
+            (store_multiples, (out_tma, smem, written, FIXED)),
+        ],
+        [1],
+        [LANE],
+    )
+
+
+@gluon.jit
+def write_multiples(x_gmem, smem, written, FIXED: gl.constexpr):
+    """The first thread of `lapped_waiter`."""
+    values = gl.load(pointers(x_gmem, gl.program_id(0)))
+    for k in gl.static_range(WRITES):
+        smem.index(k).store(values * (k + 1))
+        fence_async_shared()
+        mbarrier.arrive(written.index(k if FIXED else 0), count=1)
+
+
+@gluon.jit
+def store_multiples(out_tma, smem, written, FIXED: gl.constexpr):
+    """The second thread of `lapped_waiter`."""
+    for k in gl.static_range(WRITES):
+        mbarrier.wait(written.index(k if FIXED else 0), 0 if FIXED else k & 1)
+        store(out_tma, gl.program_id(0) * WRITES + k, smem.index(k))
+        tma.store_wait(0)
+
+
+@fault(tiles(STEPS.value), moments())
+@gluon.jit
+def one_load_too_few(x_tma, sums_gmem, FIXED: gl.constexpr):
+    """The compute thread waits for a last tile that the memory thread does not load."""
+    ring = new_ring(x_tma, 1)
+    gl.warp_specialize(
+        [(sum_all, (sums_gmem, ring, 0, 1)), (load_some, (x_tma, ring, FIXED))], [1], [LANE]
+    )
+
+
+@gluon.jit
+def load_some(x_tma, ring, FIXED: gl.constexpr):
+    """The memory thread of `one_load_too_few`."""
+    for step in range(STEPS if FIXED else STEPS - 1):
+        wait_until_free(ring, step)
+        load(x_tma, ring, step)
+
+
+@fault(tiles(STEPS.value), moments())
+@gluon.jit
+def waiting_in_a_circle(x_tma, sums_gmem, FIXED: gl.constexpr):
+    """The memory thread waits for a release before its first load, which nobody can give."""
+    ring = new_ring(x_tma, 1)
+    gl.warp_specialize(
+        [(sum_all, (sums_gmem, ring, 0, 1)), (load_released, (x_tma, ring, FIXED))], [1], [LANE]
+    )
+
+
+@gluon.jit
+def load_released(x_tma, ring, FIXED: gl.constexpr):
+    """The memory thread of `waiting_in_a_circle`."""
+    for step in range(STEPS):
+        # A slot's first wait is for the phase before phase 0, or for phase 0.
+        wait_until_free(ring, step if FIXED else step + SLOTS)
+        load(x_tma, ring, step)
+
+
+# The way out.
+
+
+@fault(tiles(), multiples(STEPS.value))
+@gluon.jit
+def staging_used_again(x_gmem, out_tma, FIXED: gl.constexpr):
+    """The next result is written into SMEM from which the last is still being stored."""
+    block = gl.program_id(0)
+    smem = new_tile()
+    values = gl.load(pointers(x_gmem, block))
+    for k in gl.static_range(STEPS):
+        smem.store(values * (k + 1))
+        fence_async_shared()
+        store(out_tma, block * STEPS + k, smem)
+        if FIXED:
+            tma.store_wait(0)
+    tma.store_wait(0)
+
+
+@fault(tiles(), plus_one)
+@gluon.jit
+def exit_before_the_store(x_gmem, out_tma, FIXED: gl.constexpr):
+    """A block ends while TMA may still be reading its SMEM."""
+    block = gl.program_id(0)
+    smem = new_tile()
+    smem.store(gl.load(pointers(x_gmem, block)) + 1)
+    fence_async_shared()
+    store(out_tma, block, smem)
+    if FIXED:
+        tma.store_wait(0)
+
+
+@fault(tiles(), multiples(STEPS.value))
+@gluon.jit
+def never_stored(x_gmem, out_tma, FIXED: gl.constexpr):
+    """The condition for another load guards the store too, so the last result stays in SMEM."""
+    block = gl.program_id(0)
+    smem = new_tile()
+    values = gl.load(pointers(x_gmem, block))
+    for k in gl.static_range(STEPS):
+        smem.store(values * (k + 1))
+        fence_async_shared()
+        if FIXED or k + 1 < STEPS:
+            store(out_tma, block * STEPS + k, smem)
+            tma.store_wait(0)
+
+
+@fault(tiles(2), plus_one)
+@gluon.jit
+def same_output_block(x_gmem, out_tma, FIXED: gl.constexpr):
+    """Both threads of a block store their tiles in the same place."""
+    smem = gl.allocate_shared_memory(gl.float32, [2, ROWS, COLUMNS], SHARED)
+    gl.warp_specialize(
+        [
+            (store_mine, (x_gmem, out_tma, smem, 0, FIXED)),
+            (store_mine, (x_gmem, out_tma, smem, 1, FIXED)),
+        ],
+        [4],
+        [LANE],
+    )
+
+
+@gluon.jit
+def store_mine(x_gmem, out_tma, smem, THREAD: gl.constexpr, FIXED: gl.constexpr):
+    """Each thread of `same_output_block`."""
+    first = 2 * gl.program_id(0)
+    smem.index(THREAD).store(gl.load(pointers(x_gmem, first + THREAD)) + 1)
+    fence_async_shared()
+    store(out_tma, first + THREAD if FIXED else first, smem.index(THREAD))
+    tma.store_wait(0)
+
+
+@fault(tiles(), plus_one)
+@gluon.jit
+def too_much_smem(x_tma, out_gmem, FIXED: gl.constexpr):
+    """A ring of 256 KiB is more shared memory than a block can have."""
+    block = gl.program_id(0)
+    slots: gl.constexpr = 2 if FIXED else 16
+    ring = gl.allocate_shared_memory(gl.float32, [slots, ROWS, COLUMNS], x_tma.layout)
+    full = new_barriers(1, 1).index(0)
+    copy(x_tma, block, ring.index(slots - 1), full)
+    mbarrier.wait(full, 0)
+    gl.store(pointers(out_gmem, block), ring.index(slots - 1).load(REGISTERS) + 1)
 
 
 # The command.
@@ -417,7 +774,7 @@ def launched(name: str, *, fixed: bool, blocks: int) -> Callable[[], bool]:
 
     def run() -> bool:
         out.fill_(torch.nan)
-        kernel[(blocks,)](*arguments, FIXED=fixed, num_warps=4)
+        kernel[(blocks,)](*arguments, FIXED=fixed, num_warps=4, maxnreg=LANE.value)
         return torch.equal(out, right)
 
     return run

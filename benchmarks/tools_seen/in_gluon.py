@@ -23,18 +23,16 @@ Gluon's words: a thread of the gallery is a *partition* of a warp-specialized ke
 has the kernel's four warps. Parameters that end in `_tma` are descriptors of TMA, and those that
 end in `_gmem` are pointers.
 
-Triton's ConSan is switched on in the environment of the process, for Triton 3.6.0:
+ConSan, the concurrency sanitizer of Triton 3.6.0, is switched on in the process's environment:
 
-==============================================  ===================================================
-TRITON_INSTRUMENTATION_MODE=consan              instruments the kernel
-CUDA_LAUNCH_BLOCKING=1                          lets the error come at the launch that caused it
-TRITON_CACHE_DIR, a folder of its own           optional: the mode is part of the cache's key
-==============================================  ===================================================
+==================================  ================================================================
+TRITON_INSTRUMENTATION_MODE=consan  Triton instruments the kernels that it compiles
+CUDA_LAUNCH_BLOCKING=1              optional: the launch itself raises the error, not what follows
+==================================  ================================================================
 
-ConSan keeps its state in global memory that `triton.set_allocator` provides; this module does so.
-It reports by a device-side assert: on stderr stands "Assertion `...` failed." with one of the
-sentences below, for many lanes, and CUDA raises the error above, after which the process can
-launch nothing more.
+ConSan keeps its state in global memory from `triton.set_allocator`, which this module sets. It
+reports by a device-side assert. Many lanes write "Assertion `...` failed." to stderr, with one of
+the sentences below. Then CUDA raises the error above, and the process can launch nothing more.
 
     Buffer being accessed has outstanding writes.
     Buffer being accessed has outstanding reads
@@ -43,7 +41,7 @@ launch nothing more.
     Deadlock detected: all active threads are waiting on mbarriers
 """
 
-# pyright: reportIndexIssue=false, reportCallIssue=false, reportArgumentType=false
+# pyright: reportIndexIssue=false
 
 import json
 import sys
@@ -76,7 +74,7 @@ TILE, DEPTH, PRODUCTS = gl.constexpr(128), gl.constexpr(64), gl.constexpr(16)
 REGISTERS = gl.constexpr(gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]))
 HALVES = gl.constexpr(gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0]))
 ACC = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16]))
-#: A tile in SMEM, where no descriptor says it.
+#: A tile in SMEM.
 SHARED = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=2))
 #: Registers of each lane: as many as three threads of four warps can have. ConSan's functions may
 #: use them all, so the memory thread gives none of its own away.
@@ -812,7 +810,7 @@ def main(arguments: list[str]) -> None:
     triton.set_allocator(lambda size, _, __: torch.empty(size, dtype=torch.int8, device="cuda"))
     fixed = {"fixed": True, "faulty": False}[version]
     grid = int(blocks[0]) if blocks else 8
-    print(json.dumps(repeated(name, fixed=fixed, runs=int(runs), blocks=grid)))
+    print(json.dumps(repeated(name, fixed=fixed, runs=int(runs), blocks=grid)), flush=True)
 
 
 if __name__ == "__main__":

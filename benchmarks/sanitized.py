@@ -197,19 +197,16 @@ def sanitizer() -> str:
     return found
 
 
-def under(tool: str, names: Sequence[str], seconds: float) -> str:
-    """What a tool says of cases, or of the control, until that time is over."""
-    env = os.environ | dict(XLA_PYTHON_CLIENT_ALLOCATOR="platform", PYTHONUNBUFFERED="1")
-    command = [
-        sanitizer(), "--tool", tool, "--kernel-regex", "kns=mosaic", "--print-limit", "100",
-        sys.executable, "-m", "benchmarks.sanitized", "run", *names,
-    ]  # fmt: skip
+def output_of(
+    command: Sequence[str], seconds: float, env: Mapping[str, str]
+) -> tuple[str, int | None]:
+    """What a process printed, and its exit status; None if its time was over, and it was killed."""
     with tempfile.TemporaryFile("w+") as said:
-        # A group of its own: the tool has a child, which would go on without it.
+        # A group of its own: a tool has a child, which would go on without it.
         with subprocess.Popen(
             command,
             cwd=ROOT,
-            env=env,
+            env=os.environ | env,
             stdout=said,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -218,11 +215,20 @@ def under(tool: str, names: Sequence[str], seconds: float) -> str:
                 code = process.wait(seconds)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-                code = _OUT_OF_TIME
-        said.seek(0, os.SEEK_END)
-        print(f"{_ENDED}{code}", file=said)
+                code = None
         said.seek(0)
-        return said.read()
+        return said.read(), code
+
+
+def under(tool: str, names: Sequence[str], seconds: float) -> str:
+    """What a tool says of cases, or of the control, until that time is over."""
+    env = dict(XLA_PYTHON_CLIENT_ALLOCATOR="platform", PYTHONUNBUFFERED="1")
+    command = [
+        sanitizer(), "--tool", tool, "--kernel-regex", "kns=mosaic", "--print-limit", "100",
+        sys.executable, "-m", "benchmarks.sanitized", "run", *names,
+    ]  # fmt: skip
+    said, code = output_of(command, seconds, env)
+    return f"{said}\n{_ENDED}{_OUT_OF_TIME if code is None else code}\n"
 
 
 def problems(said: str) -> dict[str, list[str]]:

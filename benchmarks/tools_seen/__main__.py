@@ -1,0 +1,5 @@
+"""Runs the suite of its package."""
+
+from benchmarks import suite
+
+suite.main("tools_seen")

@@ -12,8 +12,8 @@ exact. The command prints one line of JSON, where `wrong` counts the wrong resul
     {"runs": 1000, "wrong": 3}
     {"error": "AcceleratorError: CUDA error: device-side assert triggered", "runs": 0}
 
-The second is for an error of Triton or CUDA, with the number of runs before it. A faulty kernel may
-hang the GPU: run it in a process that can be killed.
+Where Triton or CUDA raises an error, `runs` counts the runs before it. A faulty kernel may hang the
+GPU: run it in a process that can be killed.
 
 Most kernels are one of two. The *sum* has STEPS tiles for each block. A memory thread loads them
 into a ring of SLOTS slots, and compute threads read each tile TURNS times, so slowly that the next
@@ -70,7 +70,7 @@ ROWS, COLUMNS, TURNS = gl.constexpr(64), gl.constexpr(64), gl.constexpr(16)
 WRITES = gl.constexpr(3)
 #: The product's tile, what a step multiplies, and the number of its steps.
 TILE, DEPTH, PRODUCTS = gl.constexpr(128), gl.constexpr(64), gl.constexpr(16)
-#: A tile in the registers of four warps; a step of the product; the product's accumulator.
+#: In the registers of four warps: a tile; the b of a step of the product; the accumulator.
 REGISTERS = gl.constexpr(gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]))
 HALVES = gl.constexpr(gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0]))
 ACC = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16]))
@@ -92,7 +92,7 @@ BOXES = {
 class Fault(NamedTuple):
     """One fault: the kernel, which fills `reference(*inputs)` if it is right.
 
-    `inputs(blocks)` gives the tensors for a grid of so many blocks.
+    `inputs(blocks)` gives the tensors for a grid of `blocks` blocks.
     """
 
     kernel: Any
@@ -124,7 +124,7 @@ def integers(*shapes: tuple[int, int], dtype: torch.dtype = torch.float32) -> tu
 
 
 def tiles(each: int = 1, arrays: int = 1) -> Callable[[int], tuple]:
-    """So many tiles for each block, one below the other."""
+    """Arrays with `each` tiles for each block, one below the other."""
     rows, columns = each * ROWS.value, COLUMNS.value
     return lambda blocks: integers(*[(blocks * rows, columns)] * arrays)
 
@@ -141,7 +141,7 @@ def by_block(x: torch.Tensor) -> torch.Tensor:
 
 
 def moments(readers: int = 1) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The sum of each row, TURNS times, and for two readers that of the squares."""
+    """The sum of each row, TURNS times; for a second reader, the sum of the squares."""
     powers = range(1, readers + 1)
     return lambda x: torch.stack(
         [TURNS.value * (by_block(x) ** power).sum((1, 3)) for power in powers], 1
@@ -182,7 +182,7 @@ class Ring(NamedTuple):
 
 @gluon.jit
 def new_barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    """Barriers that open at so many arrivals."""
+    """COUNT barriers, each of which opens after ARRIVALS arrivals."""
     barriers = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
     for number in gl.static_range(COUNT):
         mbarrier.init(barriers.index(number), count=ARRIVALS)
@@ -191,7 +191,7 @@ def new_barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 
 @gluon.jit
 def new_ring(x_tma, RELEASES: gl.constexpr):
-    """A ring of tiles, of which so many arrivals free a slot."""
+    """A ring of tiles. RELEASES arrivals free a slot."""
     smem = gl.allocate_shared_memory(gl.float32, [SLOTS, ROWS, COLUMNS], x_tma.layout)
     return Ring(smem, new_barriers(SLOTS, 1), new_barriers(SLOTS, RELEASES))
 
@@ -225,7 +225,7 @@ def wait_until_free(ring, step):
 
 @gluon.jit
 def release(ring, step):
-    """Frees a step's slot: all warps have read it, and TMA may write it."""
+    """Frees a step's slot: TMA may write it once all warps have read it."""
     fence_async_shared()
     mbarrier.arrive(ring.free.index(step % SLOTS), count=1)
 
@@ -261,7 +261,7 @@ def add(acc, smem, READER: gl.constexpr = 0):
 
 @gluon.jit
 def store_sums(sums_gmem, acc, READER: gl.constexpr = 0, READERS: gl.constexpr = 1):
-    """Stores the sum of each row, which no other warp has a part of."""
+    """Stores the sum of each row. A row is in one warp, so this needs no SMEM."""
     rows = gl.arange(0, ROWS, gl.SliceLayout(1, REGISTERS))
     first = (gl.program_id(0) * READERS + READER) * ROWS
     gl.store(sums_gmem + first + rows, gl.sum(acc, axis=1))
@@ -297,7 +297,7 @@ class Operands(NamedTuple):
 
 @gluon.jit
 def new_operands(a_tma, b_tma, COUNT: gl.constexpr):
-    """So many slots."""
+    """COUNT slots, all free."""
     a = gl.allocate_shared_memory(gl.float16, [COUNT, TILE, DEPTH], a_tma.layout)
     b = gl.allocate_shared_memory(gl.float16, [COUNT, DEPTH, TILE], b_tma.layout)
     return Operands(a, b, new_barriers(COUNT, 1))
@@ -789,7 +789,7 @@ def described(parameter: str, tensor: torch.Tensor) -> Any:
 
 
 def repeated(name: str, *, fixed: bool, runs: int, blocks: int) -> dict[str, Any]:
-    """What so many launches of one version do."""
+    """What `runs` launches of one version do, as the command prints it."""
     done = wrong = 0
     try:
         run = launched(name, fixed=fixed, blocks=blocks)

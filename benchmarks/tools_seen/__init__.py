@@ -16,6 +16,9 @@ synccheck   barriers that are used wrongly
 ConSan      of Triton, in Gluon: what TMA, the tensor core and threads do to SMEM and barriers
 ==========  ====================================================================================
 
+compute-sanitizer looks at machine code, so it is not run on Gluon's, too. A version that hangs by
+itself is not run under memcheck and racecheck, which report when a kernel ends.
+
 In the record, `end` of a version is `right` or `wrong` (results, in `wrong` of `runs`), `error` or
 `hang`; `text` is the error's. `reports` counts what the tool reported, `says` is its first report.
 Under a tool there are few runs, so `end` says little there: the reports count.
@@ -46,15 +49,17 @@ from pipelib_book.measured.tools_seen import (
     CUDA,
     GLUON,
     LANGUAGES,
+    MEMCHECK,
     NONE,
     PALLAS,
+    RACECHECK,
     SANITIZER,
 )
 
 FOLDER = pathlib.Path(__file__).parent
 RUNS, RUNS_UNDER_A_TOOL, BLOCKS = 1000, 3, 8
-#: Seconds for a program, and for one under a tool; to compile takes most of it.
-SECONDS = {NONE: 60, CONSAN: 60} | dict.fromkeys(SANITIZER, 90)
+#: Seconds for a process: those of Pallas and Gluon compile first.
+SECONDS = {CUDA: 20, PALLAS: 60, GLUON: 40}
 _REPORT = re.compile(
     r"^========= ((?:Invalid|Misaligned|Barrier|Out-of-range|Divergent|Error: |Warning: ).*)"
     r"|^.*(?:Assertion `(.*)` failed)"
@@ -87,18 +92,19 @@ class Case(NamedTuple):
     @property
     def tools(self) -> tuple[str, ...]:
         """The tools of the language."""
-        return (NONE, *SANITIZER, *([CONSAN] if self.language == GLUON else ()))
+        return (NONE, *((CONSAN,) if self.language == GLUON else SANITIZER))
 
 
 def in_pallas(name: str, version: str, runs: str) -> None:
     """Runs a version of the gallery's kernel, as the programs in other languages do."""
     hazard, done, wrong = GALLERY[name], 0, 0
     kernel = jax.jit(lambda *args: hazard.kernel(*args, fixed=version == "fixed"))
+    drawn = [hazard.arguments(np.random.default_rng([SEED, n]), BLOCKS) for n in range(4)]
+    right = [hazard.reference(*args) for args in drawn]
     try:
         for run in range(int(runs)):
-            args = hazard.arguments(np.random.default_rng([SEED, run % 4]), BLOCKS)
-            found = np.asarray(kernel(*map(jnp.asarray, args)))
-            wrong += not np.array_equal(found, hazard.reference(*args))
+            found = np.asarray(kernel(*map(jnp.asarray, drawn[run % 4])))
+            wrong += not np.array_equal(found, right[run % 4])
             done += 1
     except Exception as error:
         print(json.dumps(dict(error=first_line(str(error)), runs=done)), flush=True)
@@ -120,7 +126,7 @@ def seen(case: Case, version: str, tool: str, folder: pathlib.Path) -> dict[str,
         command = [sanitized.sanitizer(), "--tool", tool, *options, *command]
     if tool == CONSAN:
         env["TRITON_INSTRUMENTATION_MODE"] = "consan"
-    said, code = sanitized.output_of(command, SECONDS[tool], env)
+    said, code = sanitized.output_of(command, SECONDS[case.language], env)
     return outcome(said, code)
 
 
@@ -137,6 +143,17 @@ def outcome(said: str, code: int | None) -> dict[str, Any]:
     if "error" in told:
         return kept | dict(end="error", text=told["error"], runs=told["runs"])
     return kept | dict(end="wrong" if told["wrong"] else "right", **told)
+
+
+def of_version(case: Case, version: str, folder: pathlib.Path) -> dict[str, dict[str, Any]]:
+    """What becomes of a version, by tool."""
+    found: dict[str, dict[str, Any]] = {}
+    for tool in case.tools:
+        if tool in (MEMCHECK, RACECHECK) and found[NONE]["end"] == "hang":
+            found[tool] = dict(end="not run", reports=0, says="")
+        else:
+            found[tool] = seen(case, version, tool, folder)
+    return found
 
 
 # All.
@@ -184,24 +201,21 @@ def measure(
         if problem.language == CUDA and made:
             built(folder)
         asked = {
-            (case.name, version, tool): pool.submit(seen, case, version, tool, folder)
-            for case in made.values()
-            for version in ("fixed", "faulty")
-            for tool in case.tools
-        }
-        for name, case in made.items():
-            found = {
-                version: {tool: asked[name, version, tool].result() for tool in case.tools}
-                for version in ("fixed", "faulty")
+            name: {
+                version: pool.submit(of_version, case, version, folder)
+                for version in ("faulty", "fixed")
             }
-            call.say(
-                f"{problem}, {name}: {_words(found['faulty'])}; fixed: {_words(found['fixed'])}"
-            )
+            for name, case in made.items()
+        }
+        for name, each in asked.items():
+            found = {version: future.result() for version, future in each.items()}
+            words = [
+                f"{tool} {seen['end']}" + f" ({seen['reports']} reports)" * (seen["reports"] > 0)
+                for version in found.values()
+                for tool, seen in version.items()
+            ]
+            call.say(f"{problem}, {name}: {', '.join(words)}")
             yield dict(contenders={name: found}, versions=versions(), sources=sources(problem))
-
-
-def _words(found: Mapping[str, Any]) -> str:
-    return ", ".join(f"{tool} {each['reports'] or ''}{each['end']}" for tool, each in found.items())
 
 
 def versions() -> dict[str, str]:

@@ -2,4 +2,4 @@
 
 PALLAS, CUDA, GLUON = LANGUAGES = "Pallas", "CUDA C++", "Gluon"
 NONE, CONSAN = "none", "ConSan"
-SANITIZER = "memcheck", "racecheck", "synccheck"
+MEMCHECK, RACECHECK, SYNCCHECK = SANITIZER = "memcheck", "racecheck", "synccheck"

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from pipelib.kernels import rms_norm, softmax
 from tests.kernels.contract import BOTH_JAX, CHECKED, LOWERED, Call, case, refused, refuses
 
-#: One pass whole and padded, two passes whole and padded, and several slots: shapes, and slots.
-SHAPES = [(8192, None), (8200, None), (128000, None), (151936, None)]
+#: One pass whole and padded, kept whole and padded, two passes whole and padded, and several slots:
+#: shapes, and slots.
+SHAPES = [(8192, None), (8200, None), (32768, None), (40968, None), (128000, None), (151936, None)]
 SHAPES = [((20, length), slots) for length, slots in SHAPES] + [((4000, 8192), 3)]
 KERNELS = {
     "rms_norm": (rms_norm, None),

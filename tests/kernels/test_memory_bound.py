@@ -71,18 +71,22 @@ def test_one_pass(kernel, shape, dtype):
 
 
 # Chunks that divide the row, and that do not, with 3 rows, of which the last block has one.
+@pytest.mark.parametrize("slots", [None, 2])
 @pytest.mark.parametrize(
     ("kernel", "length", "padded"),
     [(rms_norm, 160 * 128, False), (softmax, 160 * 128, False), (softmax, 163 * 128, True)],
 )
-def test_two_passes(kernel, length, padded):
-    plan = plan_of(3, length, 4)
-    assert plan.chunks > 1 and plan.padded == padded
-    check(kernel, normal(3, length) * jnp.linspace(1.0, 9.0, length))  # the maximum moves
+def test_rows_in_chunks(kernel, length, padded, slots):
+    """They are kept in SMEM, unless slots are asked for; else there are two passes."""
+    plan = plan_of(3, length, 4, slots=slots)
+    assert plan.chunks > 1 and plan.padded == padded and plan.is_kept == (slots is None)
+    x = normal(3, length) * jnp.linspace(1.0, 6.0, length)  # the maximum moves
+    check(kernel, x, slots=slots)
 
 
 @pytest.mark.parametrize(
-    ("weight_dtype", "length"), [("float16", 384), ("bfloat16", 200), ("float32", 163 * 128)]
+    ("weight_dtype", "length"),
+    [("float16", 384), ("bfloat16", 200), ("float32", 160 * 128), ("float32", 163 * 128)],
 )
 def test_weight(weight_dtype, length):
     weight = jnp.linspace(0.5, 2.0, length).astype(weight_dtype)
@@ -190,6 +194,7 @@ def test_plans():
     long = plan_of(64, 151936, 2)  # 1187 pieces, a prime number
     assert (long.piece, long.block, long.chunks, long.rows) == (128, 63, 19, 2)
     assert not plan_of(64, 128000, 2).padded
+    assert plan_of(64, 50176, 4).is_kept and not plan_of(64, 65536, 4).is_kept  # 196 and 256 KiB
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -208,8 +213,9 @@ def test_every_plan_is_possible(size, weight_size):
         contiguous = plan.rows == 1 or plan.block == plan.pieces
         assert contiguous or (plan.block <= 256 and plan.piece <= 256)
         assert not (plan.padded and plan.rows == 1)
-        rings = (1 if plan.chunks == 1 else 2) * plan.slots * plan.rows * step * size
-        weights = plan.slots * step * weight_size
+        in_place = plan.is_kept or plan.chunks == 1
+        rings = (1 if in_place else 2) * plan.slots * plan.rows * step * size
+        weights = (2 if plan.is_kept else plan.slots) * step * weight_size
         assert rings + weights + 3072 <= 227 * 1024, plan
     assert taken > 500
 
@@ -227,6 +233,7 @@ def test_numpy_s_integers():
 # On a GPU, at size.
 
 AT_SIZE = [(8192, 8192), (8191, 8200), (33, 128000), (33, 151936), (5, 200), (9999, 1024)]
+AT_SIZE += [(513, 32768), (129, 163 * 128)]
 
 
 @pytest.mark.gpu

@@ -179,7 +179,8 @@ benchmark: peer-site ## On a Hopper GPU: measure, and write the records of bench
 		mv machine.part $(MACHINE); \
 		$(GPU_PYTHON) -m benchmarks.hazards; \
 		$(GPU_PYTHON) -m benchmarks.wild; \
-		$(GPU_PYTHON) -m benchmarks.sanitized
+		$(GPU_PYTHON) -m benchmarks.sanitized; \
+		$(GPU_PYTHON) -m benchmarks.tools_seen
 
 LOCK = $(ENV_LOCK)/bin/uv pip compile --quiet --upgrade --python-version 3.12 \
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links

@@ -147,7 +147,7 @@ def test_make_benchmark_calls_each_benchmark_as_it_says():
     calls = re.findall(r"-m (benchmarks\.\w+)(?: ([a-z]\w*))?", done.stdout)
     assert {module.removeprefix("benchmarks.") for module, _ in calls} == {
         "attention", "decode", "frameworks", "grouped", "hazards", "machine", "matmul",
-        "memory_bound", "profile", "sanitized", "search", "tune", "wild",
+        "memory_bound", "profile", "sanitized", "search", "tools_seen", "tune", "wild",
     }  # fmt: skip
     for module, word in calls:
         source = ROOT / (module.replace(".", "/") + ".py")

@@ -35,6 +35,7 @@ from pipelib_book.measured import (
     outcomes,
     results,
     searches,
+    tools_seen,
     written,
 )
 from pipelib_book.measured import (
@@ -77,6 +78,7 @@ USED = {
     "idle.json": "the model of the clock",
     "memory_bound.json": "`rms_norm` and `softmax`, and the copies that they are held to",
     "starts.json": "the model of a launch",
+    "tools_seen.json": "the page [A gallery of faults](gallery.md)",
     "schedule.json": "the tests, for what a check and a simulation may cost",
 }
 #: What most readers look for comes first; the other records by their names.
@@ -231,13 +233,16 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"Near the winner for {_words(search.problem)}", ladder.search_table(search)
     elif name == "memory_bound.json":
         record = bandwidth.flat(record)
-        shapes = dict.fromkeys((r["rows"], r["length"], r["dtype"]) for r in record["rows"])
-        for rows, length, dtype in shapes:
+        yield "All shapes, µs", bandwidth.shapes_table(record)
+        for rows, length, dtype in bandwidth.shapes(record):
             if "(" not in (table := bandwidth.table(record, rows, length, dtype))[:1]:
                 yield f"{rows} rows of {length} in {dtype}", table
         yield "A copy, over slots and bytes of a step", _curve(record)
     elif name == "hazards.json":
         yield "What each faulty kernel did", book.hazard_table()
+    elif name == "tools_seen.json":
+        yield "What each faulty kernel did", tools_seen.page("runs")
+        yield "Which tool reported it", tools_seen.page("reported")
     elif name == "wild.json":
         yield "What each faulty kernel did", book.fault_table()
     elif name == "written.json":

@@ -19,7 +19,7 @@ from typing import Any
 from sphinx.application import Sphinx
 
 from pipelib_book import gallery, showing
-from pipelib_book.measured import attention, frameworks, outcomes
+from pipelib_book.measured import attention, frameworks, outcomes, tools_seen
 from tools import calls, door, exercise_list, foreign, mutants, plgpu_names, records
 from tools.public_names import public_names, text_of
 
@@ -40,6 +40,7 @@ MADE: dict[str, Callable[..., str]] = {
     "picture": door.picture,
     "plgpu_names": plgpu_names.index,
     "records": records.page,
+    "tools_seen": tools_seen.page,
     "untuned": lambda: attention.untuned_table(attention.groups("untuned")),
 }
 _PLACE = re.compile(r"^<!-- made from the code: (\w+)((?: [\w-]+)*) -->$", re.MULTILINE)

@@ -66,6 +66,36 @@ def table(found: dict[str, Any], rows: int, length: int, dtype: str) -> str:
     return results.table(("kernel", "µs", "TB/s", "of the fastest copy"), lines)
 
 
+def shapes(found: dict[str, Any]) -> list[tuple[int, int, str]]:
+    """Rows, their length and dtype, of all that was measured."""
+    return [*dict.fromkeys((row["rows"], row["length"], row["dtype"]) for row in found["rows"])]
+
+
+def shapes_table(found: dict[str, Any]) -> str:
+    """Each shape, with the times of both kernels and of others' beside ours."""
+    columns = [
+        (kernel, variant)
+        for kernel in ("rms_norm", "softmax")
+        for variant in ("pipelib", "XLA", "quack")
+        if any((row["kernel"], row["variant"]) == (kernel, variant) for row in found["rows"])
+    ]
+    us = {
+        (row["rows"], row["length"], row["dtype"], row["kernel"], row["variant"]): Samples(
+            tuple(row["burst_microseconds"])
+        ).median_us
+        for row in found["rows"]
+    }
+    lines = [
+        [f"{rows:,} x {length:,} {dtype}"]
+        + [
+            f"{us[key]:.1f}" if (key := (rows, length, dtype, *column)) in us else ""
+            for column in columns
+        ]
+        for rows, length, dtype in shapes(found)
+    ]
+    return results.table(["shape", *(", ".join(column) for column in columns)], lines)
+
+
 def _is_plain(row: dict[str, Any]) -> bool:
     """Whether it is a kernel as it ships, and none of the variants that were tried."""
     return row["kernel"] == "copy" or row["variant"] in ("pipelib", "XLA", "quack")

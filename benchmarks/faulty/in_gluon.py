@@ -1,7 +1,7 @@
 """The gallery's faults in Triton's Gluon, each beside its mended twin, on a Hopper GPU.
 
-    python -m benchmarks.tools_seen.in_gluon list                       prints the names
-    python -m benchmarks.tools_seen.in_gluon NAME fixed|faulty RUNS [BLOCKS]
+    python -m benchmarks.faulty.in_gluon list                       prints the names
+    python -m benchmarks.faulty.in_gluon NAME fixed|faulty RUNS [BLOCKS]
 
 The model. Each kernel takes `FIXED`. Wherever a kernel asks for `FIXED` stands its fault; nothing
 else differs. A kernel has the name of its hazard in `pipelib_book.gallery`, where there is one. The

@@ -4,9 +4,10 @@
     python -m benchmarks.tools_seen in_pallas NAME VERSION RUNS    runs a kernel of the gallery
 
 The model. A fault has one name in three languages: in Pallas it is a kernel of the book's gallery,
-in CUDA C++ one of `faults.cu`, in Triton's Gluon one of `in_gluon.py`. A program runs one version
-(fixed or faulty) a number of times, compares each result with the right one, exactly, and prints a
-line of JSON. Each version has a process of its own for each tool, which is killed if it hangs:
+in CUDA C++ one of `faulty/faults.cu`, in Triton's Gluon one of `faulty/in_gluon.py`. A program runs
+one version (fixed or faulty) a number of times, compares each result with the right one, exactly,
+and prints a line of JSON. Each version has a process of its own for each tool, which is killed if
+it hangs:
 
 ==========  ====================================================================================
 none        a thousand runs
@@ -38,9 +39,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import frameworks, sanitized
+from benchmarks import frameworks, sanitized, suite
 from benchmarks.faults import first_line
-from benchmarks.records import Group
+from benchmarks.records import ROOT, Group
 from benchmarks.suite import SEED, Call, Fields, Part, Suite, Traced
 from pallascope.bench.provenance import code_digest
 from pipelib_book.gallery import GALLERY
@@ -56,7 +57,7 @@ from pipelib_book.measured.tools_seen import (
     SANITIZER,
 )
 
-FOLDER = pathlib.Path(__file__).parent
+FOLDER = ROOT / "benchmarks" / "faulty"
 RUNS, RUNS_UNDER_A_TOOL, BLOCKS = 1000, 3, 8
 #: Seconds for a process: those of Pallas and Gluon compile first.
 SECONDS = {CUDA: 20, PALLAS: 60, GLUON: 40}
@@ -86,8 +87,8 @@ class Case(NamedTuple):
         words = [self.name, version, str(runs)]
         if self.language == CUDA:
             return [str(folder / "faults"), *words]
-        module = {PALLAS: ("", "in_pallas"), GLUON: (".in_gluon",)}[self.language]
-        return [sys.executable, "-m", f"benchmarks.tools_seen{module[0]}", *module[1:], *words]
+        module = {PALLAS: ["tools_seen", "in_pallas"], GLUON: ["faulty.in_gluon"]}[self.language]
+        return [sys.executable, "-m", f"benchmarks.{module[0]}", *module[1:], *words]
 
     @property
     def tools(self) -> tuple[str, ...]:
@@ -251,3 +252,6 @@ SUITE = Suite(
     commands={"in_pallas": in_pallas},
     shares=True,
 )
+
+if __name__ == "__main__":
+    suite.main("tools_seen")

@@ -303,6 +303,9 @@ def _attention() -> Iterator[tuple[str, str]]:
             yield f"{title} in {dtype}, TFLOP/s", attention.table(here)
             yield f"{title} in {dtype}, relative errors", attention.errors_table(here)
     yield "Other sizes in bfloat16, TFLOP/s", attention.table(attention.groups("sizes"))
+    for backward, words in ((False, "forward"), (True, "gradients")):
+        here = attention.like(attention.groups("options"), backward=backward)
+        yield f"With options in bfloat16, {words}, TFLOP/s", attention.table(here)
     for causal, words in ((False, "dense"), (True, "causal")):
         float8 = attention.like(attention.groups("narrow"), causal=causal)
         table = attention.variants_table(float8, own="as it picks")

@@ -19,6 +19,7 @@ import importlib.util
 import math
 import os
 import pathlib
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -316,7 +317,8 @@ class Call:
             raise SystemExit(
                 f"benchmarks.{suite.name}: JAX has no GPU here: there is nothing to time."
             )
-        self.run: dict[str, Any] = dict(command=" ".join(words), **suite.facts, provenance=facts)
+        command = re.sub(r" --results[ =]\S+", "", " ".join(words))  # a path of this machine
+        self.run: dict[str, Any] = dict(command=command, **suite.facts, provenance=facts)
         if built := peers.versions():
             self.run["peers"] = built
         self.path = options.results / records.folder(facts["gpu"]) / suite.file

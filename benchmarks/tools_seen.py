@@ -122,8 +122,9 @@ def seen(case: Case, version: str, tool: str, folder: pathlib.Path) -> dict[str,
     env = dict(PYTHONUNBUFFERED="1", XLA_PYTHON_CLIENT_PREALLOCATE="false")
     if tool in SANITIZER:
         env["XLA_PYTHON_CLIENT_ALLOCATOR"] = "platform"  # of a large pool it would see the end only
-        only = {CUDA: "", PALLAS: "mosaic", GLUON: case.name.replace("-", "_")}[case.language]
-        options = ["--kernel-regex", f"kns={only}"] if only else []
+        options = (
+            ["--kernel-regex", "kns=mosaic"] if case.language == PALLAS else []
+        )  # JAX has more
         command = [sanitized.sanitizer(), "--tool", tool, *options, *command]
     if tool == CONSAN:
         env["TRITON_INSTRUMENTATION_MODE"] = "consan"

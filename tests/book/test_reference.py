@@ -154,7 +154,7 @@ def test_runs_of_attention_say_what_was_measured():
     assert found.parts == (f"forward {words}", f"ladder {words}") and found.samples == 4
     assert records.what(run["command"]).startswith("Measures `pipelib.kernels.attention`")
     titles = [title for title, _ in records.tables("attention.json", {})]
-    assert len(titles) == len({*titles}) == 13
+    assert len(titles) == len({*titles}) == 15
 
 
 def test_samples_are_counted():

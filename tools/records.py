@@ -161,11 +161,12 @@ def _part(group: dict[str, Any]) -> str:
 
 
 def _words(problem: dict[str, Any]) -> str:
-    """A product, an attention, or a kernel by its name; nothing of rows, whose tables say it."""
+    """A product, an attention, a kernel or language by its name; nothing of rows, whose tables say it."""
     if not problem or "length" in problem:
         return ""
-    if "kernel" in problem:
-        return problem["kernel"]
+    for name in ("kernel", "language"):
+        if name in problem:
+            return problem[name]
     if "keys" in problem:
         return str(decode.Problem(**problem))
     if "groups" in problem:

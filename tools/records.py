@@ -116,15 +116,17 @@ class Run(NamedTuple):
 def count_samples(value: Any) -> int:
     """How many times, cycles or errors a record has: floats, in lists of floats or None.
 
-    A faulty kernel of the gallery that gave no result counts as one sample, and so do a run under a
-    tool and a verdict. An account of cycles says itself how many samples of warps it has.
+    A faulty kernel that gave no result counts as one sample, and so do a run under a tool and a
+    verdict. An account of cycles says itself how many samples of warps it has.
     """
     if isinstance(value, dict):
         if {"samples", "tensor_percent"} <= {*value}:
             return value["samples"]
         if {"outcome", "wrong"} <= {*value} or {"race", "end"} <= {*value}:
             return len(value.get("wrong", ())) or 1
-        if {"memcheck", "synccheck"} <= {*value}:
+        if {"reports", "end"} <= {*value}:
+            return value.get("runs") or 1
+        if {"memcheck", "synccheck"} <= {*value} and isinstance(value["memcheck"], list):
             return 2
         if {"findings", "refusal"} <= {*value}:
             return 1
@@ -161,7 +163,7 @@ def _part(group: dict[str, Any]) -> str:
 
 
 def _words(problem: dict[str, Any]) -> str:
-    """A product, an attention, a kernel or language by its name; nothing of rows, whose tables say it."""
+    """A product, an attention, a kernel, a language; nothing of rows, whose tables say it."""
     if not problem or "length" in problem:
         return ""
     for name in ("kernel", "language"):

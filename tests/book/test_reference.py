@@ -163,6 +163,11 @@ def test_samples_are_counted():
     faulty = {"outcome": "wrong", "wrong": [0, 3], "error": [0.0, 1.0]}
     killed = {"outcome": "killed", "wrong": [], "error": []}
     assert records.count_samples({"some": [{"faulty": faulty, "fixed": killed}]}) == 3
+    tools = {
+        "memcheck": dict(end="hang", reports=0),
+        "synccheck": dict(end="right", reports=0, runs=3),
+    }
+    assert records.count_samples({"faulty": tools}) == 4
 
 
 def test_a_record_leads_to_the_headings_that_quote_it():

@@ -246,6 +246,7 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
     elif name == "tools_seen.json":
         yield "What each faulty kernel did", tools_seen.page("runs")
         yield "Which tool reported it", tools_seen.page("reported")
+        yield "Their first reports", tools_seen.page("reports")
     elif name == "wild.json":
         yield "What each faulty kernel did", book.fault_table()
     elif name == "written.json":

@@ -169,6 +169,7 @@ def _rows() -> Iterator[Pair]:
             if name == "copy" and plan.block < plan.pieces:
                 continue  # a second pass is for statistics, which a copy has not
             run = functools.partial(launch_rows, operation, plan)
+            # A plan that keeps its rows says so; one that does not is called as it was before.
             known = {key: value for key, value in plan._asdict().items() if value is not False}
             fields = ", ".join(f"{key}={value}" for key, value in known.items())
             yield Pair(name, f"{shape[0]}x{shape[1]} bfloat16", fields, run, x)

@@ -198,6 +198,7 @@ def measure(
 ) -> Iterator[Fields]:
     """What becomes of each version under each tool."""
     del part
+    built_by = dict(versions=versions(), sources=sources(problem))
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(call.options.jobs) as pool:
         folder = pathlib.Path(name)
         if problem.language == CUDA and made:
@@ -217,7 +218,7 @@ def measure(
                 for tool, seen in version.items()
             ]
             call.say(f"{problem}, {name}: {', '.join(words)}")
-            yield dict(contenders={name: found}, versions=versions(), sources=sources(problem))
+            yield dict(contenders={name: found}, **built_by)
 
 
 def versions() -> dict[str, str]:

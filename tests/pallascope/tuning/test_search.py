@@ -680,7 +680,7 @@ def test_a_search_says_how_far_its_predictions_are_off():
         lambda work: kernel_of(work=work), dict(work=[1]), X, measure=0
     )
     assert results.best.off == ERRORS[Likeness.SHORT]
-    assert "calls like these is 13% off" in str(results)
+    assert "calls like these is 12% off" in str(results)
 
 
 def test_the_figure():

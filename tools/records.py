@@ -228,7 +228,7 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for layer, table in of_groups.tables().items():
             yield str(layer), table
     elif name == "collective.json":
-        yield from of_devices.tables()
+        yield from of_devices.tables_of(of_devices.rows_of(record))
     elif name == "nvlink.json":
         yield "Two GPUs of one host, both sending", nvlink.table()
     elif name == "tune.json":

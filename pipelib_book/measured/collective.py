@@ -57,12 +57,16 @@ class Row(NamedTuple):
 
 
 def tables(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> Iterator[tuple[str, str]]:
+    """The `tables_of` all records."""
+    return tables_of(rows(folders))
+
+
+def tables_of(found: Sequence[Row]) -> Iterator[tuple[str, str]]:
     """For each number of GPUs of a model a title and a table: a row for each product."""
     head = [
         "M x N x K", "us", "of the longer", "over JAX's kernel", "over gather then product",
         "product alone", "transfer alone", "2 blocks send", "8 send", "short tiles, 29 send",
     ]  # fmt: skip
-    found = rows(folders)
     for gpus in dict.fromkeys(row.gpus for row in found):
         own = [row for row in found if row.gpus == gpus]
         yield f"Rows gathered on {gpus}", results.table(head, map(_cells, own))
@@ -71,7 +75,12 @@ def tables(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> Iterator[tupl
 def rows(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[Row]:
     """The products of all records, the book's GPU first; none where there is no record."""
     records = results.read("nvidia-*/collective.json", folders)
-    return [_row(group) for record in records for group in record["groups"]]
+    return [row for record in records for row in rows_of(record)]
+
+
+def rows_of(record: dict[str, Any]) -> list[Row]:
+    """The products of one record."""
+    return [_row(group) for group in record["groups"]]
 
 
 def summary(found: Sequence[Row]) -> str:

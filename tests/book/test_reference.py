@@ -114,6 +114,14 @@ def test_every_committed_record_is_on_the_page_with_its_provenance():
             assert kept["code_digest"][:16] in page and f"ARGS={md.stem}" in page
 
 
+def test_a_table_stands_under_its_own_card():
+    paths = (execution.ROOT / "benchmarks" / "results").glob("nvidia-*/collective.json")
+    for path in paths:
+        card = path.parent.name.split("-")[1].upper()
+        titles = [title for title, _ in records.tables(path.name, json.loads(path.read_text()))]
+        assert titles and all(title.endswith(f" {card}s") for title in titles)
+
+
 @pytest.mark.slow
 def test_each_table_of_a_record_has_a_title_of_its_own():
     for path in (execution.ROOT / "benchmarks" / "results").glob("*/*.json"):

@@ -96,7 +96,12 @@ def show_fault(name: str) -> None:
       steps than slots.
       ...
     """
-    say(_told(WILD[name], outcomes.Outcomes.read(suite="wild")))
+    say(fault_text(name))
+
+
+def fault_text(name: str) -> str:
+    """The same as text, for a page that is made from the code."""
+    return _told(WILD[name], outcomes.Outcomes.read(suite="wild"))
 
 
 def _told(hazard: Hazard, seen: outcomes.Outcomes) -> str:

@@ -18,7 +18,8 @@ from tools.sections import Section, links, sections
 OTHERS = {
     "for Blackwell": (
         "TMEMLayout", "async_copy_scales_to_tmem", "async_copy_smem_to_tmem",
-        "async_copy_sparse_metadata_to_tmem", "format_tcgen05_sparse_metadata",
+        "async_copy_sparse_metadata_to_tmem", "dynamic_scheduling_loop",
+        "format_tcgen05_sparse_metadata",
     ),
     "for several GPUs": (
         "PeerMemRef", "SemaphoreSignal", "multicast_ref", "multimem_load_reduce", "multimem_store",

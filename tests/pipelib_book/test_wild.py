@@ -3,6 +3,7 @@
 import contextlib
 import json
 import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -230,10 +231,14 @@ def test_a_record_of_a_gpu_is_of_the_kernels_that_it_ran(tmp_path):
 
 # The chapter.
 
-CHAPTER = (pathlib.Path(book.__file__).parents[1] / "book" / "20_in_the_wild.md").read_text()
+BOOK = pathlib.Path(book.__file__).parents[1] / "book"
+#: The chapter has those that it reads closely, the page all others.
+TEXTS = [(BOOK / name).read_text("utf-8") for name in ("20_in_the_wild.md", "gallery_wild.md")]
 
 
 @EVERY
-def test_the_chapter_shows_it_under_its_title(hazard):
-    _, heading, section = CHAPTER.partition(f"\n### {hazard.title}\n")
-    assert heading and f'book.show_fault("{hazard.name}")' in section.partition("\n##")[0]
+def test_it_is_shown_once_under_its_title(hazard):
+    found = [re.search(rf"\n###? {hazard.title}\n(.*?)(\n##|$)", text, re.DOTALL) for text in TEXTS]
+    (section,) = [each[1] for each in found if each]
+    shown = f'book.show_fault("{hazard.name}")', f"<!-- made from the code: fault {hazard.name} -->"
+    assert sum(way in section for way in shown) == 1

@@ -32,7 +32,7 @@ import benchmarks.attention
 from benchmarks import attention_problems, decode, memory_bound, products, records
 from benchmarks.model_pairs import Pair, pairs
 from pallascope.bench.provenance import provenance
-from pallascope.machine import H200
+from pallascope.machine import H200, Machine
 from pallascope.predicting import launch, sampled
 from pallascope.program import Program
 from pallascope.simulating.launch import Index, streamed
@@ -64,7 +64,7 @@ def on_h200() -> Iterator[None]:
 type _Samples = list[dict[Index, Program]]
 
 
-def _traced(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[_Samples, list[Fusion]]:
+def traced(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[_Samples, list[Fusion]]:
     """Some blocks of each kernel that a function calls on an H200; and what XLA runs besides."""
     with on_h200():
         found, host = hosted(function, args, "predicted")
@@ -74,7 +74,7 @@ def _traced(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[_Sampl
 
 def predicted(pair: Pair, mhz: float) -> dict[str, Any]:
     """The microseconds of a pair's launches at a clock; at the model's own, and that clock."""
-    samples, _ = _traced(pair.function, pair.args)
+    samples, _ = traced(pair.function, pair.args)
     timed = functools.partial(launch, machine=H200, l2_hits=pair.l2_hits)
     at_clock = [timed(each, clock_hz=1e6 * mhz) for each in samples]
     own = [timed(each) for each in samples]
@@ -147,17 +147,31 @@ _CALLS: dict[str, Callable[[Mapping[str, Any]], _Call]] = {
 
 def default(name: str, problem: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The microseconds of a call without a configuration, `name` and all."""
+    found = default_on(name, problem, H200)
+    return name, found if isinstance(found, dict) else dict(us=found[0])
+
+
+def default_on(
+    name: str, problem: Mapping[str, Any], *machines: Machine
+) -> list[float] | dict[str, Any]:
+    """The microseconds of a call without a configuration on each machine, or why there are none."""
     try:
         with on_h200():
             call = _CALLS[name.partition(":")[0]](problem)
-        samples, around = _traced(call.function, call.args)
+        samples, around = traced(call.function, call.args)
     except ValueError as error:  # XLA computes it
-        return name, dict(reason=str(error))
+        return dict(reason=str(error))
     size = sum(x.size * x.dtype.itemsize for x in call.kept)
     l2_hits = 1.0 if size <= measuring.L2_BYTES else None
-    us = sum(launch(each, machine=H200, l2_hits=l2_hits).us for each in samples[call.before :])
-    us += sum(1e6 * streamed(*each, H200, l2_hits) for each in around) if call.around else 0.0
-    return name, dict(us=round(us, 3))
+
+    def us(machine: Machine) -> float:
+        own = sum(
+            launch(each, machine=machine, l2_hits=l2_hits).us for each in samples[call.before :]
+        )
+        besides = around if call.around else ()
+        return own + sum(1e6 * streamed(*each, machine, l2_hits) for each in besides)
+
+    return [round(us(machine), 3) for machine in machines]
 
 
 def main() -> None:

@@ -266,6 +266,10 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
             "How far predicted calls without a configuration are off",
             model.defaults_table(model.defaults()),
         )
+        yield (
+            "Mean errors where the family had no part in the constants",
+            model.left_out_table(model.left_out()),
+        )
         yield "How far predicted times of a step are off", model.steps_table(model.steps())
         yield "The held-out pairs that are farthest off", model.worst_table(rows, 20)
         yield "Why held-out pairs are off by more than 5%", model.causes_table(rows)

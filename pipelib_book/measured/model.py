@@ -283,6 +283,56 @@ _LENGTHS: dict[str, Callable[[float], bool]] = {
 }
 
 
+class LeftOut(NamedTuple):
+    """Errors of a held-out pair or of a call: with the model's constants, with those that a fit
+    chooses by all families, and with those that it chooses by the others alone."""
+
+    family: str
+    chosen: float
+    anew: float
+    without: float
+
+
+def left_out(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[LeftOut]:
+    """All that was predicted with constants of other families; none without a record."""
+    predicted = results.read(f"{results.GPU}/predicted.json", folders)
+    known = predicted[0].get("left_out", {}) if predicted else {}
+    pairs = [
+        (row.family, f"{row.family}: {row.work}: {row.config}", row.us, row.us_at_clock)
+        for row in held_out(rows(folders))
+    ]
+    calls = [
+        (f"{each.family}, no configuration", each.name, each.us, each.us_predicted or 0.0)
+        for each in defaults(folders)
+    ]
+    return [
+        LeftOut(
+            family,
+            chosen / us - 1,
+            known[name]["us_anew"] / us - 1,
+            known[name]["us_without"] / us - 1,
+        )
+        for family, name, us, chosen in (*pairs, *calls)
+        if "us_anew" in known.get(name, {})
+    ]
+
+
+def left_out_table(found: Sequence[LeftOut]) -> str:
+    """Mean errors by family, with constants that it had a part in and with others."""
+    if not found:
+        return results.missing("prediction of a family by the others", "A record of the model")
+    named = dict.fromkeys(each.family for each in found)
+    lines = [_left_out_line(name, [e for e in found if e.family == name]) for name in named]
+    head = "family", "held out", "as chosen", "a fit by all", "a fit by the others"
+    return results.table(head, [*lines, _left_out_line("all", found)])
+
+
+def _left_out_line(name: str, found: Sequence[LeftOut]) -> list[str]:
+    ways = zip(*((each.chosen, each.anew, each.without) for each in found))
+    means = [fmean(map(abs, errors)) for errors in ways]
+    return [name, str(len(found)), *(f"{mean:.1%}" for mean in means)]
+
+
 def held_out(found: Iterable[Row]) -> list[Row]:
     """Those that no constant was chosen by."""
     return [row for row in found if row.held_out]

@@ -138,3 +138,28 @@ def test_calls_without_a_configuration_short_ones_apart(recorded):
     ]
     assert model.defaults(recorded(matmul=dict(groups=drawn), predicted=dict(pairs={}))) == []
     assert "no call without a configuration" in model.defaults_table([])
+
+
+def test_a_family_is_predicted_by_constants_of_the_others(recorded):
+    names = [f"a: 1: {number}" for number in range(9)]
+    held = [name for name in names if model.is_held_out(name)]
+    measured = {name: pair(100.0) for name in names}
+    folders = recorded(
+        model=dict(pairs=measured),
+        matmul=dict(
+            groups=[dict(part="untuned", problem=dict(m=1), contenders=dict(matmul=timed(10.0)))]
+        ),
+        predicted=dict(
+            pairs={name: predicted(110.0) for name in names},
+            defaults={"matmul: m=1": dict(us=9.0)},
+            left_out={held[0]: dict(us_anew=105.0, us_without=80.0)}
+            | {"matmul: m=1": dict(us_anew=10.0, us_without=12.0)}
+            | {held[1]: dict(reason="XLA")},
+        ),
+    )
+    assert model.left_out_table(model.left_out(folders)).splitlines()[2:] == [
+        "| a | 1 | 10.0% | 5.0% | 20.0% |",
+        "| matmul, no configuration | 1 | 10.0% | 0.0% | 20.0% |",
+        "| all | 2 | 10.0% | 2.5% | 20.0% |",
+    ]
+    assert "no prediction of a family" in model.left_out_table([])

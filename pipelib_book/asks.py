@@ -20,7 +20,7 @@ frees_sooner_than     free a buffer's slots earlier than another kernel, in simu
 frees_once_read       free a buffer's slots when it has read them, and other work is in flight
 frees_within_block    free a buffer's slots without other blocks of the cluster
 sees_all_frees        wait each time that a buffer's slot is freed, to the last time
-frees_slot_by_slot    wait for one slot of a buffer before a load, and never for all to be free
+frees_slot_by_slot    wait for one slot of a buffer before it fills that slot, and never for more
 frees_at_once         free each slot of a buffer right after the product that reads it
 shares                load a buffer once for several blocks of the cluster
 products_in_flight    leave products running when a wait for products returns
@@ -40,6 +40,7 @@ has_threads           have a number of threads in a block
 takes_its_arguments   have inputs that are its arguments, perhaps reshaped, and no copies of them
 makes_all_of          make the results itself, of all arguments
 exponentials_beneath  have products run beneath exponentials
+stores_beneath        start stores while products run
 loads_at_most         load no more than so many bytes, in all blocks
 block_loads_at_most   load no more than so many bytes in a block
 ====================  ==============================================================================
@@ -68,9 +69,11 @@ from pallascope.verifying import BlockChoice
 from pipelib_book.beside import Beside
 from pipelib_book.in_flight import (
     Moment,
+    filled_by,
     frees,
     frees_unread,
     is_load_of,
+    may_be_slot,
     moments,
     report_name,
 )
@@ -309,9 +312,10 @@ def sees_all_frees(buffer: str) -> Ask:
 
 
 def frees_slot_by_slot(buffer: str) -> Ask:
-    """Asks that a thread waits for one slot of a buffer to be freed before a load, never for more.
+    """Asks that a thread waits for one slot of a buffer before it fills that slot, never for more.
 
-    A thread that waits for all slots between two loads lets the ring run empty.
+    It fills a slot by a load or a write. A thread that waits for all slots between two of them lets
+    the ring run empty. In a ring with a barrier for each slot the one slot is the one it fills.
 
     Example:
       >>> program = gallery.GALLERY["one-release-of-two"].program(fixed=True)
@@ -324,13 +328,16 @@ def frees_slot_by_slot(buffer: str) -> Ask:
         if not here:
             return _nothing(answer.program, f"frees no slot of `{buffer}`")
         for ops in answer.program.threads:
-            waits, has_loaded = 0, False
+            waits, has_filled = list[Op](), False
             for op in ops:
-                if is_load_of(answer.program, op, buffer):
-                    most = max(most, waits * has_loaded)
-                    waits, has_loaded = 0, True
-                waits += op.kind is Kind.WAIT and op.barrier in here
-        said = f"waits for {most} slots of `{buffer}` between two loads: the ring runs empty."
+                if filled := filled_by(answer.program, op, buffer):
+                    if len(waits) == 1 and not may_be_slot(answer.program, waits[0], filled):
+                        no = f"fills a slot of `{buffer}` when it has waited for another one."
+                        return _said(False, "", no)
+                    most = max(most, len(waits) * has_filled)
+                    waits, has_filled = [], True
+                waits += [op] if op.kind is Kind.WAIT and op.barrier in here else []
+        said = f"waits for {most} slots of `{buffer}` between two: the ring runs empty."
         return _said(most <= 1, f"waits for one slot of `{buffer}` at a time.", said)
 
     return ask
@@ -395,11 +402,12 @@ def shares(buffer: str) -> Ask:
     return ask
 
 
-def products_in_flight(least: int) -> Ask:
+def products_in_flight(least: int, most: int | None = None) -> Ask:
     """Asks that waits for products leave so many of them running, in each thread that has some.
 
     One wait in three has to: a thread may need a product at once, and waits for all at its end.
-    Of waits in a row only the last counts.
+    Of waits in a row only the last counts. A wait that ends no product does not count. No wait may
+    leave more than `most`: their slots stay full.
 
     Example:
       >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
@@ -408,7 +416,7 @@ def products_in_flight(least: int) -> Ask:
     """
     waits = Kind.WGMMA_WAIT, Kind.ACC_READ
     left = functools.partial(_left, waits, lambda at: len(at.products))
-    return functools.partial(_leaves, least, "product", left)
+    return functools.partial(_leaves, least, most, "product", left)
 
 
 def products_beneath(buffer: str) -> Ask:
@@ -460,14 +468,28 @@ def exponentials_beneath() -> Ask:
       'It is right, but computes 0% of its exponentials while a product is in flight.'
     """
 
-    def ask(answer: Answer) -> Said:
-        found = [(at.op.transcendental, bool(at.products)) for at in _moments(answer.program)]
-        beneath = sum(number for number, is_beneath in found if is_beneath)
-        share = beneath / (sum(number for number, _ in found) or 1)
-        said = f"computes {share:.0%} of its exponentials while a product is in flight."
-        return _said(share >= 0.5, said, said)
+    return functools.partial(_beneath, "computes", "exponentials", lambda op: op.transcendental)
 
-    return ask
+
+def stores_beneath() -> Ask:
+    """Asks that a product is in flight when half of a thread's stores start at least.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(pallascope.trace(softmax, x), (x,), pallascope.H200)
+      >>> book.asks.stores_beneath()(answer).text
+      'It is right, but starts 0% of its stores while a product is in flight.'
+    """
+    return functools.partial(_beneath, "starts", "stores", lambda op: op.kind is Kind.STORE)
+
+
+def _beneath(verb: str, noun: str, size: Callable[[Op], int], answer: Answer) -> Said:
+    """Whether half of some work at least is done while a product of its thread is in flight."""
+    found = [(size(at.op), bool(at.products)) for at in _moments(answer.program)]
+    beneath = sum(number for number, is_beneath in found if is_beneath)
+    share = beneath / (sum(number for number, _ in found) or 1)
+    said = f"{verb} {share:.0%} of its {noun} while a product is in flight."
+    return _said(share >= 0.5, said, said)
 
 
 def multiplies_in(threads: int) -> Ask:
@@ -651,8 +673,8 @@ def _parts_multiplied(program: Program, ops: Iterable[Op], buffer: str) -> list[
 def stores_in_flight(least: int) -> Ask:
     """Asks that waits for stores leave so many that may still read their SMEM, in each thread.
 
-    A wait that finds no more than so many need not, nor need a thread's last one. Of waits in a row
-    only the last counts. A group without a store counts as none.
+    A wait that ends none need not, nor need a thread's waits after its last store. Of waits in a
+    row only the last counts. A group without a store counts as none.
 
     Example:
       >>> program = gallery.GALLERY["staging-used-again"].program(fixed=True)
@@ -663,16 +685,21 @@ def stores_in_flight(least: int) -> Ask:
     def ask(answer: Answer) -> Said:
         by_thread = list[int]()
         for ops in answer.program.threads:
-            found = [*_waits(ops, (Kind.WAIT_STORE,), lambda at: sum(map(bool, at.unread)))]
-            full = (left for before, left in found[:-1] if before > least)
-            by_thread += [min(full, default=max(left for _, left in found))] if found else []
+            last = max((i for i, op in enumerate(ops) if op.kind is Kind.STORE), default=0)
+            unread = lambda at: sum(map(bool, at.unread))
+            found = [*_waits(ops[:last], (Kind.WAIT_STORE,), unread)]
+            ending = (left for before, left in found if left < before)
+            kept = max((left for _, left in found), default=0)
+            by_thread += [min(ending, default=kept)] if last else []
         return _leaving(min(by_thread, default=0), least, "store")
 
     return ask
 
 
-def loads_in_flight(least: int) -> Ask:
+def loads_in_flight(least: int, most: int | None = None) -> Ask:
     """Asks that so many loads are under way at once, in the simulation, in each block.
+
+    No block may have more than `most` under way.
 
     Example:
       >>> x = jnp.ones((4, 128))
@@ -686,12 +713,12 @@ def loads_in_flight(least: int) -> Ask:
         for span in answer.timeline.spans:
             if span.kind is SpanKind.LOAD:
                 by_block.setdefault(span.lane, []).append(span)
-        most = min(map(_at_once, by_block.values()), default=0)
-        return _said(
-            most >= least,
-            f"has {count(most, 'load')} in flight at most, and {least} are asked for.",
-            f"has {count(most, 'load')} in flight at most, and {least} could be.",
-        )
+        found = sorted(map(_at_once, by_block.values())) or [0]
+        if most is not None and found[-1] > most:
+            no = f"has {count(found[-1], 'load')} in flight at most, and {most} is the limit."
+            return _said(False, "", no)
+        said = f"has {count(found[0], 'load')} in flight at most, and {least}"
+        return _said(found[0] >= least, f"{said} are asked for.", f"{said} could be.")
 
     return ask
 
@@ -777,11 +804,11 @@ def has_threads(number: int) -> Ask:
     """
 
     def ask(answer: Answer) -> Said:
-        here = count(answer.program.per_block, "thread")
+        here, verb = count(answer.program.per_block, "thread"), "is" if number == 1 else "are"
         return _said(
             answer.program.per_block == number,
             f"has {here} in a block.",
-            f"a block has {here}, and {number} are asked for.",
+            f"a block has {here}, and {number} {verb} asked for.",
         )
 
     return ask
@@ -1002,23 +1029,30 @@ def _phases_unseen(program: Program, barrier: int) -> int:
 
 
 def _leaves(
-    least: int, noun: str, left: Callable[[Iterable[Op]], list[int]], answer: Answer
+    least: int,
+    most: int | None,
+    noun: str,
+    left: Callable[[Iterable[Op]], list[int]],
+    answer: Answer,
 ) -> Said:
     """Whether each thread that waits leaves so many in flight at one in three of its waits."""
     by_thread = [sorted(found) for ops in answer.program.threads if (found := left(ops))]
-    most = min((found[-1 - len(found) // 3] for found in by_thread), default=0)
-    return _leaving(most, least, noun)
+    if most is not None and (largest := max((found[-1] for found in by_thread), default=0)) > most:
+        no = f"leaves {count(largest, noun)} in flight, whose slots stay full: {most} would do."
+        return _said(False, "", no)
+    usual = min((found[-1 - len(found) // 3] for found in by_thread), default=0)
+    return _leaving(usual, least, noun)
 
 
-def _leaving(most: int, least: int, noun: str) -> Said:
+def _leaving(usual: int, least: int, noun: str) -> Said:
     """Whether so many are left in flight."""
-    said = f"leaves {count(most, noun)} in flight when it waits for some"
-    return _said(most >= least, f"{said}.", f"{said}, and {least} could be.")
+    said = f"leaves {count(usual, noun)} in flight when it waits for some"
+    return _said(usual >= least, f"{said}.", f"{said}, and {least} could be.")
 
 
 def _left(waits: tuple[Kind, ...], size: Callable[[Moment], int], ops: Iterable[Op]) -> list[int]:
-    """How many a thread leaves in flight at each wait, of waits in a row at the last."""
-    return [left for _, left in _waits(ops, waits, size)]
+    """How many a thread leaves in flight at each wait that ends some, in a row at the last."""
+    return [left for before, left in _waits(ops, waits, size) if left < before]
 
 
 def _waits(

@@ -39,18 +39,11 @@ class Moment:
         """Whether what is in flight may still read the slot that this arrival frees."""
         readers = self.products + tuple(itertools.chain(*self.unread))
         return any(
-            self._frees(program, region)
+            may_be_slot(program, self.op, region)
             for op in readers
             for region in op.reads
             if _has_name(program, region, buffer)
         )
-
-    def _frees(self, program: Program, region: Region) -> bool:
-        """Whether a region may be in the slot of this arrival: a ring has a barrier for each."""
-        slots, barrier = program.buffers[region.buffer].slots, self.op.barrier
-        if slots is None or barrier is None or program.barriers[barrier].count != slots:
-            return True
-        return region.box[0][0] == self.op.index
 
 
 def moments(ops: Iterable[Op]) -> Iterator[Moment]:
@@ -106,6 +99,20 @@ def frees_unread(program: Program, buffer: str) -> bool:
                     return True
                 read.remove(op.index)
     return False
+
+
+def filled_by(program: Program, op: Op, buffer: str) -> Region | None:
+    """Where an op loads or writes into a slot of a buffer, if it does."""
+    written = op.writes if op.kind in (Kind.LOAD, Kind.WRITE) else ()
+    return next((each for each in written if _has_name(program, each, buffer)), None)
+
+
+def may_be_slot(program: Program, op: Op, region: Region) -> bool:
+    """Whether a region may be in the slot of an arrival or wait: a ring has a barrier for each."""
+    slots, barrier = program.buffers[region.buffer].slots, op.barrier
+    if slots is None or barrier is None or program.barriers[barrier].count != slots:
+        return True
+    return region.box[0][0] == op.index
 
 
 def is_load_of(program: Program, op: Op, buffer: str) -> bool:

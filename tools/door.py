@@ -162,7 +162,7 @@ def _numbers() -> Iterator[tuple[str, str]]:
     shares = [share for g in groups if (share := g.share(g.fastest(attention.OURS)))]
     yield (
         f"{min(shares):.2f}x to {max(shares):.2f}x",
-        f"the speed of the fastest of {_others(groups)}, on {len(shares)} problems:"
+        f"the speed of the fastest of {_others(groups)}, on each of {len(shares)} problems: our"
         f" {_link('attention')}, forward",
     )
     rows = model.held_out(model.rows())
@@ -174,8 +174,8 @@ def _numbers() -> Iterator[tuple[str, str]]:
     others = _foreign()
     yield (
         f"{others['false alarms']} of {others['traced']:,}",
-        "checks of other people's kernels (JAX's at two versions) raised a false alarm, now that"
-        f" the checker has learned from them; {others['faults']} findings are faults:"
+        "checks of other people's kernels (JAX's at two versions) end in a false alarm; those of"
+        f" earlier checks are mended. {others['faults']} findings are real faults:"
         f" {_link('in_the_wild')}",
     )
 
@@ -184,7 +184,7 @@ def _others(groups: Sequence[attention.Group]) -> str:
     """Whose kernels attention was measured beside."""
     kinds = [kind for kind in attention.OTHERS if any(group.fastest(kind) for group in groups)]
     *some, last = dict.fromkeys(attention.OTHERS[kind].partition(",")[0] for kind in kinds)
-    return f"those of {', '.join(some)} and {last}"
+    return f"{', '.join(some)} and {last}"
 
 
 def _foreign() -> dict[str, int]:

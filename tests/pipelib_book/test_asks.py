@@ -170,6 +170,87 @@ def test_one_wait_in_three_has_to_leave_a_product_running():
     assert not said(ask, products(wait=1, early=False), HALVES, HALVES).holds  # 1 and 0 in a row
 
 
+def one_sum(before, behind, copies=0):
+    """Products, with a wait before each and one behind it, and then as many stores as asked."""
+
+    def kernel(a_gmem, o_gmem, a_smem, here):
+        plgpu.copy_gmem_to_smem(a_gmem, a_smem, here)
+        plgpu.barrier_wait(here)
+
+        def compute(acc):
+            for _ in range(STEPS):
+                plgpu.wgmma_wait(before)
+                plgpu.wgmma(acc, a_smem, a_smem)
+                o_gmem[...] = jnp.zeros((64, 64), jnp.float32)  # so the waits are not in a row
+                plgpu.wgmma_wait(behind)
+            for _ in range(copies):
+                plgpu.copy_smem_to_gmem(a_smem, a_gmem)
+            return acc[...]
+
+        o_gmem[...] = pl.run_scoped(compute, plgpu.ACC((64, 64), jnp.float32))
+
+    tile = plgpu.SMEM((64, 64), jnp.float16, transforms=SWIZZLED)
+    out = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    return plgpu.kernel(kernel, out_type=out, scratch_types=[tile, plgpu.Barrier()])
+
+
+def test_a_wait_that_ends_no_product_does_not_count():
+    a = jax.ShapeDtypeStruct((64, 64), jnp.float16)
+    no = "It is right, but leaves 0 products in flight when it waits for some, and 1 could be."
+    assert said(asks.products_in_flight(1), one_sum(before=0, behind=1), a) == (False, no)
+    assert said(asks.products_in_flight(1), one_sum(before=1, behind=1), a).holds
+
+
+def test_more_products_or_loads_than_are_allowed():
+    a = jax.ShapeDtypeStruct((64, 64), jnp.float16)
+    no = "It is right, but leaves 2 products in flight, whose slots stay full: 1 would do."
+    assert said(asks.products_in_flight(1, most=1), one_sum(2, 2), a) == (False, no)
+    assert said(asks.products_in_flight(1, most=2), one_sum(2, 2), a).holds
+    no = "It is right, but has 2 loads in flight at most, and 1 is the limit."
+    assert said(asks.loads_in_flight(1, most=1), adding(slots=2), X) == (False, no)
+    assert said(asks.loads_in_flight(1, most=1), adding(), X).holds
+
+
+@pytest.mark.parametrize(("behind", "share"), [(0, "0%"), (1, "100%")])
+def test_stores_beneath_a_product(behind, share):
+    a = jax.ShapeDtypeStruct((64, 64), jnp.float16)
+    holds, text = said(asks.stores_beneath(), one_sum(1, behind, copies=2), a)
+    assert holds is bool(behind)
+    assert text.endswith(f"starts {share} of its stores while a product is in flight.")
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_slot_that_is_filled_when_another_is_free(ahead):
+    """A ring of two slots, whose writer waits for its own slot or for the next one."""
+
+    def kernel(x_gmem, o_gmem, o_smem, full, free):
+        @pl.when(lax.axis_index("thread") == 0)
+        def write():
+            for k in range(4):
+                if k >= 2:
+                    plgpu.barrier_wait(free.at[(k + ahead) % 2])
+                o_smem[k % 2] = x_gmem[k]
+                plgpu.commit_smem()
+                plgpu.barrier_arrive(full.at[k % 2])
+
+        @pl.when(lax.axis_index("thread") == 1)
+        def read():
+            for k in range(4):
+                plgpu.barrier_wait(full.at[k % 2])
+                o_gmem[k] = o_smem[k % 2]
+                plgpu.barrier_arrive(free.at[k % 2])
+
+    x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
+    barriers = plgpu.Barrier(num_barriers=2)
+    scratch = dict(o_smem=plgpu.SMEM((2, 128), jnp.float32), full=barriers, free=barriers)
+    run = plgpu.kernel(
+        kernel, out_type=x, num_threads=2, thread_name="thread", scratch_types=scratch
+    )
+    no = "It is right, but fills a slot of `o_smem` when it has waited for another one."
+    yes = "It waits for one slot of `o_smem` at a time."
+    assert said(asks.frees_slot_by_slot("o_smem"), run, x) == (not ahead, no if ahead else yes)
+
+
 @pytest.mark.parametrize("cluster", [False, True])
 def test_threads_that_start_products(cluster):
     kernel, does = products(wait=1, cluster=cluster), "starts products in 1 thread of a block"
@@ -418,7 +499,7 @@ def test_stores_that_a_wait_leaves(read_only):
 
 
 def test_one_wait_for_all_stores_is_too_many():
-    """But for a thread's last."""
+    """But for those after a thread's last store, even if no more are in flight than are asked."""
     x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
     assert said(asks.stores_in_flight(1), storing(lambda k: 0 if k == 3 else 1), x) == (
         False,

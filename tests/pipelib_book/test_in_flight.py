@@ -1,8 +1,18 @@
 """`pipelib_book.in_flight`: what waits leave, and what frees a slot, on programs by hand."""
 
+from dataclasses import replace
+
 import pytest
 
-from pipelib_book.in_flight import Moment, frees, frees_unread, is_load_of, moments
+from pipelib_book.in_flight import (
+    Moment,
+    filled_by,
+    frees,
+    frees_unread,
+    is_load_of,
+    may_be_slot,
+    moments,
+)
 from tests.pallascope.build import (
     CONSUMED,
     PRODUCED,
@@ -89,6 +99,16 @@ def test_a_slot_is_freed_where_its_next_load_waits():
 def test_a_writer_may_wait_for_a_slot_too():
     made = program((write(0), wait(CONSUMED), write(0)), (store(0, 0), arrive(CONSUMED)))
     assert frees(made, "ring") == {CONSUMED}
+
+
+def test_a_slot_that_an_op_fills_may_be_the_one_that_a_wait_is_for():
+    made = program((load(0, 0), wait(CONSUMED), load(1, 0), read(0)))
+    filled, waits, _, unread = made.threads[0]
+    region = filled_by(made, filled, "ring")
+    assert region and region.box[0][0] == 0
+    assert filled_by(made, filled, "x") is filled_by(made, unread, "ring") is None
+    assert may_be_slot(made, replace(waits, index=0), region)
+    assert not may_be_slot(made, replace(waits, index=1), region)
 
 
 def test_a_barrier_of_copies_frees_nothing():

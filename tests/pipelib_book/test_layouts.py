@@ -1,5 +1,6 @@
 """The numbers of the page on layouts: PTX's, the checker's, and the compiler's."""
 
+import contextlib
 import itertools
 import json
 from unittest import mock
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
 from jax.experimental.mosaic.gpu import fragmented_array
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -137,6 +139,28 @@ def test_every_choice_of_the_menus_has_numbers():
     too_wide = {(32, "WGMMA_UPCAST_4X")}  # 32 bytes a lane
     assert together == {*itertools.product(layouts.BITS, layouts.LAYOUTS)} - too_wide
     assert len(layouts.data()) < 100_000
+
+
+@pytest.mark.parametrize("name", ["WGMMA", "WGMMA_8BIT", "WGMMA_UPCAST_4X"])
+def test_sums_of_a_product_are_cast_to_no_layout_of_whole_sectors(name):
+    """Chapter 5 says so of the layouts whose stores it times."""
+
+    def kernel(o_gmem, a_smem, b_smem):
+        def product(acc):
+            plgpu.wgmma(acc, a_smem, b_smem)
+            return acc[...].astype(jnp.float16)
+
+        sums = pl.run_scoped(product, plgpu.ACC((64, 64), jnp.float32))
+        o_gmem[...] = plgpu.layout_cast(sums, getattr(plgpu.Layout, name))
+
+    tiled = plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)
+    smem = plgpu.SMEM((64, 64), jnp.float16, transforms=tiled)
+    out = jax.ShapeDtypeStruct((64, 64), jnp.float16)
+    run = jax.jit(plgpu.kernel(kernel, out_type=out, scratch_types=[smem, smem]))
+    refused = contextlib.nullcontext() if name == "WGMMA" else pytest.raises(ValueError)
+    with refused as error:
+        run.trace().lower(lowering_platforms=("cuda",))
+    assert error is None or "Failed to infer a possible set of layouts" in str(error.value)
 
 
 def test_a_table_that_is_no_exclusive_or_is_refused():

@@ -36,6 +36,7 @@ from numbers import Real
 from pallascope.arguments import MACHINE, expect, expect_flags
 from pallascope.checking.check import check
 from pallascope.deepening import deepened, depths
+from pallascope.drawing.paths import relative_paths
 from pallascope.editing import (
     FIXED,
     RELAXED,
@@ -436,4 +437,5 @@ def _where(program: Program, op: Op) -> str:
             words = "commit_smem"
         case _:
             words = f"the {program.label(bare(op)).partition(',')[0]}"
-    return f"{words} ({pathlib.PurePath(op.line).name})" if op.line else words
+    place = pathlib.PurePath(relative_paths(op.line or "")).name  # of a notebook's cell: "cell"
+    return f"{words} ({place})" if place else words

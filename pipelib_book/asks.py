@@ -15,8 +15,10 @@ ask                   a right answer must
 ====================  ==============================================================================
 faster_than           take fewer simulated cycles than another kernel
 loads_less_than       load fewer bytes than another kernel, in all blocks
+also_with             do what an ask wants when it is called with other arrays, too
 loads_sooner_than     start a buffer's loads earlier than another kernel, in simulated cycles
 frees_sooner_than     free a buffer's slots earlier than another kernel, in simulated cycles
+frees_after_reads     free a buffer's slots when no product and no store may still read them
 frees_once_read       free a buffer's slots when it has read them, and other work is in flight
 frees_within_block    free a buffer's slots without other blocks of the cluster
 sees_all_frees        wait each time that a buffer's slot is freed, to the last time
@@ -196,6 +198,24 @@ def loads_less_than(other: Kernel, by: float = 1.0) -> Ask:
     return ask
 
 
+def also_with(args: tuple[Any, ...], ask: Ask) -> Ask:
+    """Asks the same of the answer when it is called with other arrays.
+
+    Example:
+      >>> x, wide = jnp.ones((4, 128)), jnp.ones((4, 256))
+      >>> program = pallascope.trace(softmax, x)
+      >>> answer = book.asks.Answer(program, (x,), pallascope.H200, kernel=softmax)
+      >>> book.asks.also_with((wide,), book.asks.loads_at_most(1024))(answer).text
+      'It is right, but loads 4,096 bytes, of 1,024 at most.'
+    """
+
+    def ask_again(answer: Answer) -> Said:
+        assert answer.kernel is not None, "a grade knows the answer's kernel"
+        return ask(replace(answer, args=args, beside=None).other(answer.kernel))
+
+    return ask_again
+
+
 def loads_sooner_than(other: Kernel, buffer: str, by: float = 0.0) -> Ask:
     """Asks that the loads of a buffer start `by` simulated cycles sooner, on average.
 
@@ -224,6 +244,32 @@ def frees_sooner_than(other: Kernel, buffer: str, by: float = 0.0) -> Ask:
     """
     find = functools.partial(_is_release, buffer)
     return functools.partial(_sooner, other, by, find, f"frees a slot of `{buffer}`")
+
+
+def frees_after_reads(buffer: str) -> Ask:
+    """Asks that no product and no store of a thread may still read a slot that the thread frees.
+
+    It is asked of the last releases, too, behind which no load comes.
+
+    Example:
+      >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
+      >>> book.asks.frees_after_reads("b_smem")(book.asks.Answer(program, (), pallascope.H200)).text
+      'It frees each slot of `b_smem` when its reads are over.'
+    """
+
+    def ask(answer: Answer) -> Said:
+        program, is_release = answer.program, _is_release(buffer, answer.program)
+        arrivals = [moment for moment in _moments(program) if is_release(moment.op)]
+        if not arrivals:
+            return _nothing(program, f"frees no slot of `{buffer}`")
+        early = sum(moment.reads(program, buffer) for moment in arrivals)
+        return _said(
+            not early,
+            f"frees each slot of `{buffer}` when its reads are over.",
+            f"frees a slot of `{buffer}` {count(early, 'time')} while it may still be read.",
+        )
+
+    return ask
 
 
 def frees_once_read(buffer: str) -> Ask:
@@ -263,7 +309,8 @@ def frees_once_read(buffer: str) -> Ask:
 def frees_within_block(buffer: str) -> Ask:
     """Asks that the slots of a buffer are freed by the threads of their own block alone.
 
-    Nor may a thread wait at a cluster's barrier between its last load and that of the buffer.
+    Nor may a thread wait at a cluster's barrier between its last load and that of the buffer, nor
+    before that load as often as for the buffer's own slots: it would wait for the same step.
 
     Example:
       >>> program = gallery.GALLERY["one-release-of-two"].program(fixed=True)
@@ -275,9 +322,9 @@ def frees_within_block(buffer: str) -> Ask:
         here = frees(answer.program, buffer)
         if not here:
             return _nothing(answer.program, f"frees no slot of `{buffer}`")
-        between = _waits_before_loads(answer.program, buffer)
+        of_cluster = any(answer.program.barriers[barrier].cluster for barrier in here)
         return _said(
-            not any(answer.program.barriers[barrier].cluster for barrier in here | between),
+            not (of_cluster or _waits_for_others(answer.program, buffer, here)),
             f"waits for its own block alone before it loads `{buffer}` again.",
             f"waits for other blocks, too, before it loads `{buffer}` again.",
         )
@@ -1000,18 +1047,25 @@ def _is_release(buffer: str, program: Program) -> Callable[[Op], bool]:
     return lambda op: op.kind is Kind.ARRIVE and op.barrier in here
 
 
-def _waits_before_loads(program: Program, buffer: str) -> frozenset[int]:
-    """The barriers at which a thread waits between a load of anything and its load of a buffer."""
-    found = set[int]()
+def _waits_for_others(program: Program, buffer: str, here: frozenset[int]) -> bool:
+    """Whether a thread waits for other blocks before it loads a slot of a buffer again.
+
+    It does so right before the load, or has waited at a cluster's barriers as often as at `here`,
+    the barriers that free the buffer: it must have done so once less.
+    """
     for ops in program.threads:
-        since, loads = set[int](), 0
+        own, others, right_before, has_loaded = 0, 0, False, False
         for op in ops:
-            if op.kind is Kind.WAIT and op.barrier is not None and loads:
-                since.add(op.barrier)
+            if op.kind is Kind.WAIT and op.barrier is not None and has_loaded:
+                is_other = bool(program.barriers[op.barrier].cluster)
+                own, others = own + (op.barrier in here), others + is_other
+                right_before |= is_other
             elif op.kind is Kind.LOAD:
-                found |= since if is_load_of(program, op, buffer) else set()
-                since, loads = set(), loads + 1
-    return frozenset(found)
+                is_late = right_before or 0 < own <= others
+                if is_late and is_load_of(program, op, buffer):
+                    return True
+                right_before, has_loaded = False, True
+    return False
 
 
 def _phases_unseen(program: Program, barrier: int) -> int:

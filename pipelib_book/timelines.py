@@ -6,7 +6,6 @@ a measured timeline, whose waits have none, has no table of waits.
 """
 
 import dataclasses
-import itertools
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -61,40 +60,6 @@ def wait_table(timeline: Timeline) -> str:
     return results.table(("who waits", "for", "cycles"), rows, words=(0, 1))
 
 
-def beside(measured: Timeline, simulated: Timeline, steps: range) -> Timeline:
-    """A measured and a simulated timeline of one program on one axis, for `pallascope.plot`.
-
-    Each thread has a row of both, with its named scopes. Both begin where the first of `steps`
-    does: cycles count from there.
-
-    Example:
-      >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
-      >>> timeline = pallascope.simulate(pallascope.trace(softmax, x), pallascope.H200)
-      >>> timelines.beside(timeline, timeline, range(2)).lanes
-      ('thread 0, simulated', 'thread 0, simulated')
-    """
-    both = measured, simulated
-    threads = [lane for lane in simulated.lanes if lane in measured.lanes]
-    spans: list[Span] = []
-    for row, (thread, timeline) in enumerate(itertools.product(threads, both)):
-        found = _scopes(timeline, steps)
-        origin = min((span.start for _, span in found), default=0.0)
-        for lane, span in found:
-            if lane == thread:
-                kind = SpanKind.WAIT if span.scope.startswith("wait") else SpanKind.ISSUE
-                times = span.start - origin, span.stop - origin
-                spans.append(Span(row, *times, kind, buffer=span.scope))  # a box's name
-    return dataclasses.replace(
-        simulated,
-        machine=f"{simulated.machine}, beside measured",
-        lanes=tuple(f"{thread}, {each.source}" for thread in threads for each in both),
-        spans=tuple(spans),
-        cycles=max((span.stop for span in spans), default=0.0),
-        notes=(),
-        gmem=(),
-    )
-
-
 def slots(cases: Mapping[str, tuple[Program, Timeline]], *inputs: str) -> Timeline:
     """What becomes of the slot of each ring of one slot, in some programs, for `pallascope.plot`.
 
@@ -139,15 +104,3 @@ def _uses(program: Program, timeline: Timeline, buffer: int) -> tuple[list[Span]
             if any(region.buffer == buffer for region in regions):
                 found[span.kind].append(span)
     return found[SpanKind.LOAD], found[SpanKind.WGMMA]
-
-
-def _scopes(timeline: Timeline, steps: range) -> list[tuple[str, Span]]:
-    """The named scopes of some steps, each with its lane."""
-    return [
-        (timeline.lanes[span.lane], span)
-        for span in timeline.spans
-        if span.scope
-        and span.step
-        and span.step[-1] in steps
-        and (span.kind is SpanKind.SCOPE or timeline.source is Source.MEASURED)
-    ]

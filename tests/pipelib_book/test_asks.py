@@ -105,7 +105,10 @@ def test_a_limit_that_none_exceeds_is_an_error(ask, consequence):
 
 
 def products(wait, early=True, cluster=False, b_first=False):
-    """Two threads, one slot for each factor, which the second frees in turn or at the end."""
+    """Two threads, one slot for each factor, which the second frees in turn or at the end.
+
+    With a `cluster` one factor's slots are freed by both blocks: b's if it is "b", else a's.
+    """
 
     def kernel(a_gmem, b_gmem, o_gmem, a_smem, b_smem, here, a_free, b_free):
         thread = lax.axis_index("thread")
@@ -147,7 +150,7 @@ def products(wait, early=True, cluster=False, b_first=False):
     tile = plgpu.SMEM((64, 64), jnp.float16, transforms=SWIZZLED)
     own = plgpu.Barrier()
     both = plgpu.ClusterBarrier(collective_axes=("pair",)) if cluster else own
-    free = (own, both) if b_first else (both, own)
+    free = (own, both) if b_first or cluster == "b" else (both, own)
     scratch = tile, tile, plgpu.Barrier(num_arrivals=2), *free
     names = dict(cluster=(2,), cluster_names=("pair",)) if cluster else {}
     out = jax.ShapeDtypeStruct((64, 64), jnp.float32)
@@ -295,6 +298,15 @@ def test_operations_on_the_tensor_core():
     )
 
 
+def test_what_is_asked_of_other_arrays():
+    size, wide = 4 * ROWS * STEPS * COLUMNS, jax.ShapeDtypeStruct((ROWS, 512), jnp.float32)
+    ask = asks.loads_at_most(size)
+    assert said(ask, adding(), X).holds
+    assert said(asks.also_with((X,), ask), adding(), X).holds
+    reading = lambda x: adding(reads=1 if x.shape == X.shape else 2)(x)
+    assert not said(asks.also_with((wide,), ask), reading, X).holds
+
+
 @pytest.mark.parametrize("cluster", [False, True])
 def test_threads_of_a_block(cluster):
     kernel = products(wait=1, cluster=cluster)
@@ -364,6 +376,16 @@ def test_a_slot_that_is_freed_while_it_is_read_even_if_nothing_comes_of_it():
     assert said(asks.frees_once_read("a_smem"), early, HALVES, HALVES) == (False, text)
 
 
+def test_a_slot_that_is_freed_while_a_product_reads_it():
+    ask = asks.frees_after_reads("a_smem")
+    yes = "It frees each slot of `a_smem` when its reads are over."
+    for late in (products(wait=1), products(wait=1, early=False)):
+        assert said(ask, late, HALVES, HALVES) == (True, yes)
+    last = lambda k: 2 if k == STEPS - 1 else 1  # no load comes behind it
+    no = "It is right, but frees a slot of `a_smem` 1 time while it may still be read."
+    assert said(ask, products(last), HALVES, HALVES) == (False, no)
+
+
 def test_a_slot_that_is_freed_sooner_and_loaded_sooner():
     late, early = products(wait=1, early=False), products(wait=1)
     for ask, does in (
@@ -389,10 +411,11 @@ def test_a_slot_that_waits_for_its_own_block_alone():
         False,
         "It is right, but waits for other blocks, too, before it loads `a_smem` again.",
     )
-    other = asks.frees_within_block("b_smem")
-    assert said(other, products(wait=1, cluster=True), HALVES, HALVES).holds
+    assert said(ask, products(wait=1, cluster="b"), HALVES, HALVES).holds
     beside = products(wait=1, cluster=True, b_first=True)  # waits for both, its own block's last
     assert not said(ask, beside, HALVES, HALVES).holds
+    behind = products(wait=1, cluster=True)  # loads a first, for which it waits for both blocks
+    assert not said(asks.frees_within_block("b_smem"), behind, HALVES, HALVES).holds
 
 
 @pytest.mark.parametrize("waits", [2, 1, 0])
@@ -452,6 +475,7 @@ def test_a_slot_that_is_freed_right_after_its_product(early):
     [
         (asks.frees_once_read("c_smem"), "frees no slot of `c_smem`"),
         (asks.frees_within_block("c_smem"), "frees no slot of `c_smem`"),
+        (asks.frees_after_reads("c_smem"), "frees no slot of `c_smem`"),
         (asks.sees_all_frees("c_smem"), "frees no slot of `c_smem`"),
         (asks.frees_slot_by_slot("c_smem"), "frees no slot of `c_smem`"),
         (asks.frees_at_once("c_smem"), "frees no slot of `c_smem`"),

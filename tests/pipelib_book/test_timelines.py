@@ -18,35 +18,6 @@ def test_a_scope_that_a_timeline_lacks_has_no_row():
     ]
 
 
-def test_measured_and_simulated_begin_together():
-    scope = lambda lane, start, stop, step, name: Span(
-        lane, start, stop, "scope", step=(step,), scope=name
-    )
-    late = [scope(0, 100, 130, 0, "load"), scope(1, 110, 150, 0, "wait produced")]
-    soon = [
-        scope(0, 5, 25, 0, "load"),
-        scope(1, 9, 60, 0, "wait produced"),
-        scope(1, 70, 80, 1, ""),
-    ]
-    lanes = "memory thread", "compute thread"
-    measured, simulated = (
-        Timeline("ring", lanes, tuple(spans), 1000.0, 1e9, source, "H200")
-        for spans, source in ((late, Source.MEASURED), (soon, Source.SIMULATED))
-    )
-    both = timelines.beside(measured, simulated, range(1))
-    assert both.lanes == (
-        *("memory thread, measured", "memory thread, simulated"),
-        *("compute thread, measured", "compute thread, simulated"),
-    )
-    found = [(s.lane, s.start, s.stop, str(s.kind), s.buffer) for s in both.spans]
-    assert found == [
-        (0, 0, 30, "issue", "load"),
-        (1, 0, 20, "issue", "load"),
-        (2, 10, 50, "wait", "wait produced"),
-        (3, 4, 55, "wait", "wait produced"),
-    ]
-
-
 def test_a_slot_is_held_from_a_load_to_the_next_and_read_in_between():
     program = GALLERY["missing-wgmma-wait"].program(fixed=True)
     timeline = pallascope.simulate(program, pallascope.H200)

@@ -86,7 +86,6 @@ DOES = {
     "plgpu.commit_tmem": "Makes a thread's writes to tensor memory visible.",
     "plgpu.copy_gmem_to_smem": "Starts a load by TMA, which arrives at a barrier.",
     "plgpu.copy_smem_to_gmem": "Starts a store by TMA.",
-    "plgpu.dynamic_scheduling_loop": "On Blackwell, takes tiles over from blocks not yet begun.",
     "plgpu.emit_pipeline": "JAX's own pipeline, in one thread.",
     "plgpu.emit_pipeline_warp_specialized": "JAX's own pipeline, with a memory thread.",
     "plgpu.find_swizzle": "The largest swizzle that rows of a size allow.",

@@ -15,7 +15,7 @@ sent_by_each        have part d of a buffer written by device d, on all other de
 reads_what_it_gets  get so many parts of a buffer from others, and read them, on each device
 fills               write each part of its own buffer, on each device
 begins_after        read a buffer for the first time after waiting for so many signals at most
-signals_at_most     signal so often at most, from each device
+signals             signal so often, from each device
 ==================  ===============================================================================
 
 A buffer has the name that a report gives it, without the device: `inbox_gmem`.
@@ -96,7 +96,7 @@ def grade(
 
 def _look(answer: Callable[..., Any], args: Sequence[Any], asks: Iterable[Ask]) -> Iterator[str]:
     """A line for each thing that is well; `Fails` for the first that is not."""
-    found = verified(answer, args, strict=True, blocks=BlockChoice.TOGETHER)
+    found = verified(answer, args, strict=True, blocks=BlockChoice.TOGETHER, is_run=False)
     program = found.program
     expect_inside(found)
     yield f"The checker finds nothing on {math.prod(program.devices)} devices."
@@ -203,15 +203,18 @@ def begins_after(buffer: str, signals: int) -> Ask:
     return ask
 
 
-def signals_at_most(number: int) -> Ask:
-    """Asks that no device signals others more often."""
+def signals(number: int) -> Ask:
+    """Asks that each device signals so often, however much a signal adds."""
 
     def ask(answer: Answer) -> Said:
         program = answer.program
-        signals = (op for op in _ops(program) if op.kind is Kind.SIGNAL)
-        count = Counter(_device(program, op) for op in signals)
-        most = max(count.values(), default=0)
-        return Said(most <= number, f"A device signals {most} times, of {number} at most.")
+        made = (op for op in _ops(program) if op.kind is Kind.SIGNAL)
+        count = Counter(_device(program, op) for op in made)
+        for device in range(math.prod(program.devices)):
+            if count[device] != number:
+                said = f"Device {device} signals {count[device]} times, and {number} are asked for."
+                return Said(False, said)
+        return Said(True, f"Each device signals {number} times.")
 
     return ask
 

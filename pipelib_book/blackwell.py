@@ -14,22 +14,25 @@ graded: the check comes first, and finds them. Source: JAX 0.11.2, `pallas/mosai
 
 import contextlib
 import io
+import itertools
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
 import jax
+import numpy as np
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallascope
 from pallascope.machine import Machine
-from pallascope.program import Kind
+from pallascope.program import Kind, Role
 from pallascope.verifying import BlockChoice
 from pipelib_book import asks as book_asks
 from pipelib_book.asks import Answer, Ask, Said
 from pipelib_book.beside import beside_of
 from pipelib_book.grading import Fails, Grade, expect_inside, graded, or_fails, verified
+from pipelib_book.in_flight import report_name
 from pipelib_book.judging import judge
 from pipelib_book.notebook import say
 from pipelib_book.progressing import expect_exercise
@@ -39,8 +42,8 @@ type Kernel = Callable[..., Any]
 
 COUNTERS = 256
 _PARAMS = plgpu.InterpretGPUParams(detect_races=True, num_tma_threads_per_device=COUNTERS)
-#: The primitives that make arrays of floats with two axes, in a jaxpr's text.
-_TILES = re.compile(r":f\d+\[\d+,\d+\] = (\w+)")
+#: The primitives that make arrays, of any type and with any axes, in a jaxpr's text.
+_ARRAYS = re.compile(r":\w+\[[\d,]+\] = (\w+)")
 
 
 class Interpreted(NamedTuple):
@@ -101,6 +104,7 @@ def grade(
     tolerance: float,
     exercise: str = "",
     without: Iterable[str] = (),
+    asks: Iterable[Ask] = (),
 ) -> Grade:
     """The grade of a kernel for Blackwell: clean, a right result, lowered, none of it XLA's.
 
@@ -113,10 +117,11 @@ def grade(
       expected: the array that it must return.
       tolerance: the largest relative error that the result may have.
       exercise: the exercise's number, as in `book.grade`.
-      without: names of JAX's primitives that the kernel must not compute whole tiles by, as "add".
+      without: names of JAX's primitives that the kernel must not compute arrays by, as "add".
+      asks: as in `book.grade`.
     """
     expect_exercise(exercise)
-    return graded(_look(answer, args, expected, tolerance, without), exercise)
+    return graded(_look(answer, args, expected, tolerance, without, asks), exercise)
 
 
 def grade_unrun(
@@ -130,7 +135,8 @@ def grade_unrun(
     """The grade of a kernel that the interpreter cannot run, such as one with products of pairs.
 
     The strict check finds nothing in any block, no copy is of a tile behind the end of an array,
-    JAX lowers it, it makes `makes` of its arguments, and it does as asked.
+    JAX lowers it, it makes `makes` of its arguments, of which it reads each element, and it does as
+    asked. No values are compared.
 
     Args:
       answer: a function of `args` that calls one kernel.
@@ -155,29 +161,94 @@ def begins_sums(times: int) -> Ask:
     return ask
 
 
+def products_apart() -> Ask:
+    """Asks that no thread that starts products reads TMEM: another thread stores the sums."""
+
+    def ask(answer: Answer) -> Said:
+        kinds = [{op.kind for op in ops} for ops in answer.program.threads]
+        if any({Kind.TCGEN05_MMA, Kind.LOAD_TMEM} <= each for each in kinds):
+            return Said(False, "A thread that starts products reads the sums itself.")
+        return Said(True, "The thread that reads the sums starts no products.")
+
+    return ask
+
+
+def reads_all() -> Ask:
+    """Asks that the kernel reads each element of its inputs, in all of its blocks together."""
+
+    def ask(answer: Answer) -> Said:
+        for buffer in (each for each in answer.program.buffers if each.role is Role.IN):
+            is_read = np.zeros(buffer.shape, bool)
+            for op in itertools.chain.from_iterable(each.ops for each in answer.programs):
+                for region in op.reads:
+                    if region.buffer == buffer.id:
+                        is_read[tuple(slice(*side) for side in region.box)] = True
+            if not is_read.all():
+                unread = f"{is_read.size - is_read.sum():,} elements of `{buffer.name}`"
+                return Said(False, f"It never reads {unread}.")
+        return Said(True, "It reads each element of its arguments.")
+
+    return ask
+
+
+def tiles_fit(a: str, b: str, out: str) -> Ask:
+    """Asks that a block stores the rows of `a` that it loads, and loads the rows of `b` with them.
+
+    The rows of `b` are the columns of `a`. All are compared in the order of the block's copies, by
+    the names that a report gives.
+    """
+
+    def ask(answer: Answer) -> Said:
+        program = answer.program
+        found: dict[tuple[int, str], list[Any]] = {}
+        for op in program.ops:
+            for region in (*op.reads, *op.writes) if op.kind.is_copy else ():
+                name = report_name(program.buffers[region.buffer])
+                found.setdefault((program.block_of(op.thread), name), []).append(region.box)
+        for block in range(program.blocks):
+            boxes, others, stored = (found.get((block, name), []) for name in (a, b, out))
+            rows, made = ([*dict.fromkeys(box[0] for box in each)] for each in (boxes, stored))
+            if rows != made:
+                said = f"loads rows {rows} of `{a}`, and stores rows {made} of `{out}`."
+                return Said(False, f"Block {block} of the cluster {said}")
+            if [box[1] for box in boxes] != [box[0] for box in others]:
+                said = f"loads other columns of `{a}` than rows of `{b}`."
+                return Said(False, f"Block {block} of the cluster {said}")
+        return Said(True, f"Each block stores the rows of `{a}` that it loads, with their `{b}`.")
+
+    return ask
+
+
 def _look_unrun(
     answer: Kernel, args: tuple[Any, ...], makes: Any, asks: Iterable[Ask], machine: Machine
 ) -> Iterator[str]:
     """As `_look`, without a result."""
-    expect_inside(verified(answer, args, strict=True, blocks=BlockChoice.TOGETHER))
-    yield "The checker finds nothing, in no order of its threads."
+    together = BlockChoice.TOGETHER
+    expect_inside(verified(answer, args, strict=True, blocks=together, is_run=False))
+    yield "The checker finds nothing in any order of the threads."
     returned, wanted = (str(jax.typeof(x)) for x in (jax.eval_shape(_anew(answer), *args), makes))
     if returned != wanted:
         raise Fails(f"It returns {returned}, not {wanted}.")
     yield "JAX lowers it for a GPU."
     beside = beside_of(_anew(answer), args)
     seen = Answer(pallascope.trace(answer, *args), args, machine, beside, answer)
-    for ask in (book_asks.makes_all_of(makes), *asks):
+    for ask in (book_asks.makes_all_of(makes), *asks, reads_all()):
         holds, said = ask(seen)
         if not holds:
             raise Fails(said)
         yield said
     for fault in beside.faults():
         raise Fails(f"It is right, but {fault}.")
+    yield "It was not run, so its values are compared with nothing."
 
 
 def _look(
-    answer: Kernel, args: tuple[Any, ...], expected: Any, tolerance: float, without: Iterable[str]
+    answer: Kernel,
+    args: tuple[Any, ...],
+    expected: Any,
+    tolerance: float,
+    without: Iterable[str],
+    asks: Iterable[Ask],
 ) -> Iterator[str]:
     """A line for each thing that is well; `Fails` for the first that is not."""
     program = verified(answer, args, strict=False).program
@@ -198,9 +269,15 @@ def _look(
         made = "by `wgmma`, which only Hopper has" if program.has(Kind.WGMMA) else "in no TMEM"
         raise Fails(f"It is right, but multiplies {made}.")
     jaxpr = cast(Any, jax.make_jaxpr(_anew(answer))(*args))
-    computed = _TILES.findall(jaxpr.pretty_print(use_color=False))  # a notebook's text has colours
+    computed = _ARRAYS.findall(jaxpr.pretty_print(use_color=False))  # a notebook's text has colours
     if found := sorted({*computed} & {*without}):
         raise Fails(f"It is right, but in registers it computes `{', '.join(found)}` of a tile.")
+    seen = Answer(program, args, pallascope.B200)
+    for ask in asks:
+        holds, said = ask(seen)
+        if not holds:
+            raise Fails(f"It is right, but not as asked: {said}")
+        yield said
 
 
 def _anew(kernel: Kernel) -> Any:

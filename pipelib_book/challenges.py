@@ -37,7 +37,7 @@ CHALLENGES = (
     Challenge(
         "too-early", 3, "Too early",
         "Let the thread read a tile before its copy is sure to have landed: a race, and nothing"
-        " else. One edit is enough.",
+        " else.",
         "one-buffer", Goal(found=("race",), edits=1),
         "The wait must stay: without it nobody waits for that phase, which is a fault of its own."
         " Where may it stand?",
@@ -46,7 +46,7 @@ CHALLENGES = (
     Challenge(
         "no-room", 3, "A second copy too soon",
         "Start a copy into the slot though nothing tells TMA, which copies, that the tile has been"
-        " read: the strict check should find missing-commit, and nothing else. One edit is enough.",
+        " read: the strict check should find missing-commit, and nothing else.",
         "one-buffer", Goal(found=("missing-commit",), strict=True, edits=1),
         "What stands between the read of one step and the copy of the next?",
         "`commit_smem` (here: fence) stands between what the lanes have read and the copy that"
@@ -55,7 +55,7 @@ CHALLENGES = (
     Challenge(
         "stuck", 4, "Stuck, with nothing taken away",
         "Make the kernel hang: a deadlock, and nothing else. Take nothing away, and do nothing"
-        " twice. One edit is enough.",
+        " twice.",
         "ring", Goal(found=("deadlock",), edits=1, by=("move", "expect")),
         "A phase that never gets all of its arrivals is never complete.",
         "Whoever waits for a phase that lacks an arrival waits for ever.",

@@ -220,8 +220,9 @@ def verified(
     strict: bool,
     where: str = "",
     blocks: BlockChoice = BlockChoice.ALL,
+    is_run: bool = True,
 ) -> Verified:
-    """What `pallascope.verify` says of an answer to an exercise.
+    """What `pallascope.verify` says of an answer to an exercise, which is run later if `is_run`.
 
     Raises:
       Fails: it cannot be traced, or has a fault.
@@ -236,7 +237,8 @@ def verified(
     texts = _texts(kernel)
     if not all(map(_is_unread, kernel.findings)):
         words = " ".join(first_findings(texts))
-        raise Fails(f"The checker found a fault{where}, so it was not run. {words}")
+        so = ", so it was not run" if is_run else ""
+        raise Fails(f"The checker found a fault{where}{so}. {words}")
     if kernel.refusal:
         raise Fails(f"It cannot be traced{where}: {relative_paths(kernel.refusal)}")
     notes = dict.fromkeys(note for report in kernel.reports for note in report.notes)

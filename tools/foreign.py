@@ -13,14 +13,17 @@ from pipelib_book.measured.results import table
 
 
 def tables() -> str:
-    """A row for each source; and for each reading, in what opens when it is asked for."""
+    """A row for each project; folded away, one for each source, and one for each reading."""
     results = foreign.read()
     return "\n\n".join(
         [
+            foreign.projects_table(results),
+            ":::{admonition} Each source\n:class: dropdown",
             table(
                 ["source", *HEAD],
                 [[name, *counts([results[name]])] for name in foreign.in_order(results)],
             ),
+            ":::",
             ":::{admonition} Each reading\n:class: dropdown",
             table(
                 ["it is", "findings", "kind", "seen in", "why"],

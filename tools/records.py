@@ -58,7 +58,7 @@ QUOTES = {
     "tune.json": r"\bladder\.search",
     "hazards.*.json": r"show_hazard|hazard_table|\bOutcomes\.read\(\)|\bseen\.",
     "wild.*.json": r"show_fault|fault_table|suite=\"wild\"|\brecords\.jax",
-    "written.*.json": r"\bwritten\.",
+    "written.*.json": r"\bwritten\.who_saw_what\(",
     "tokamax.json": r"\bin_tokamax\(",
     "(model|predicted).json": r"\bmodel\.(rows|scatter|\w+_table)\(",
     "profile.json": r"\bprofile\.",

@@ -38,7 +38,7 @@ from pallascope.playing import bare
 from pallascope.program import Op, Program, step_name
 from pallascope.report import Report, thread_name
 from pallascope.sources import remember, text_of
-from pipelib_book.laboratory.goals import Goal, card
+from pipelib_book.laboratory.goals import Goal, card, made_of
 from pipelib_book.laboratory.whole import expect_whole
 
 Json = dict[str, Any]
@@ -108,7 +108,7 @@ class Bench:
           question: JSON of `edits`, a list of lists, and of `strict`, whether the strict check is
             asked. With `play`, the number of a finding, the answer is that finding's figure alone.
             With `goal`, the fields of a `Goal`, the check is the goal's, and the answer says what
-            is `unmet`.
+            is `unmet`, and as how many edits they count (`made`).
 
         Returns:
           JSON; with `error` alone if the question has no answer.
@@ -153,6 +153,7 @@ class Bench:
             # What the last edit made of its thread, as `editing.order`.
             "order": made if asked["edits"] and asked["edits"][-1][0] != MACHINE else None,
             "unmet": goal.unmet(self.program, report, edits) if goal else None,
+            "made": made_of(self.program, edits),
         }
 
 

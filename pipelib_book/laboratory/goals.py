@@ -121,7 +121,7 @@ class Goal:
 
     def _about(self, program: Program, edits: Sequence[Edit]) -> Iterator[str]:
         """What is wrong with the edits themselves, the first of which is of this program."""
-        if self.edits is not None and (made := _made(program, edits)) > self.edits:
+        if self.edits is not None and (made := made_of(program, edits)) > self.edits:
             yield f"There are {count(made, 'edit')}, but {self.edits} should do."
         names = dict.fromkeys(type(edit).__name__.lower() for edit in edits)
         if wrong := [WORDS[name] for name in names if self.by and name not in self.by]:
@@ -179,7 +179,7 @@ def solutions(program: Program, goal: Goal, most: int = 1, far: int = 1) -> list
     return [*found.values()]
 
 
-def _made(program: Program, edits: Sequence[Edit]) -> int:
+def made_of(program: Program, edits: Sequence[Edit]) -> int:
     """How many edits there are, moves of the same ops one after another as one."""
     made, held = 0, None
     for edit in edits:

@@ -271,6 +271,8 @@ function workbench(python, subjects, challenges, place, close, key) {
     if (!shown) throw new Error(trouble.textContent);
     ready();
     if (all.length) await begin(all);
+    const { slots: wanted, challenge: posed } = isKnown && !given.file ? state : {};
+    if (wanted !== undefined && !posed && number !== wanted) complain(`The address asks for ${wanted} slots, and this kernel was not traced with so many: it is shown as it comes.`);
     if (state && !isKnown) complain("The address holds no state of this laboratory, so it begins anew: copy the link once more.");
   }
 
@@ -278,8 +280,8 @@ function workbench(python, subjects, challenges, place, close, key) {
     const found = subjects.find((each) => each.name === name);
     // A challenge is about its own kernel, with the slots that this begins with: a link may say something else.
     const posed = challenges.find((each) => each.name === state.challenge && each.subject === name);
-    const number = posed ? undefined : state.slots;
-    const file = (Object.hasOwn(found.slots ?? {}, number) && found.slots[number]) || found.file;
+    const number = !posed && Object.hasOwn(found.slots ?? {}, state.slots) ? state.slots : undefined;
+    const file = (number !== undefined && found.slots[number]) || found.file;
     const text = found.text ?? (await brief(file));
     if (text === null) return refuse(`${found.title}: its program cannot be reached. Is there a connection?`);
     await put(text, found, { ...state, slots: number }, posed);
@@ -390,7 +392,7 @@ function workbench(python, subjects, challenges, place, close, key) {
     const is = isSolved();
     judged.hidden = !edits.length;
     judged.classList.toggle("solved", is);
-    judged.replaceChildren(...prose(is ? `Solved, with ${edits.length} edit${edits.length > 1 ? "s" : ""}. ${challenge.why}` : `Not yet. ${shown.unmet.join(" ")}`));
+    judged.replaceChildren(...prose(is ? `Solved, with ${shown.made} edit${shown.made > 1 ? "s" : ""}. ${challenge.why}` : `Not yet. ${shown.unmet.join(" ")}`));
     following.disabled = !next();
     if (!is || solved().includes(name)) return;
     try { kept?.setItem("pipelib-challenges", JSON.stringify([...solved(), name])); } catch { /* there is no room */ }

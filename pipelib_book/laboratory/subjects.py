@@ -170,9 +170,8 @@ def _of_the_end() -> list[Subject]:
         ),
         _in_slots(
             "stored-apart", "A thread that stores",
-            "One thread loads, one multiplies, one stores, as on Blackwell. But this is a kernel"
-            " for Hopper, since others cannot be traced yet. `finished` and `drained` are barriers"
-            " between the last two.",
+            "One thread loads, one multiplies, one stores, as on Blackwell. This is a kernel for"
+            " Hopper all the same. `finished` and `drained` are barriers between the last two.",
             stored_apart, *_operands(2, rows=3), offered=(2, 1, 3),
         ),
     ]  # fmt: skip

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from pallascope.program import Op, Program, Region
+from pallascope.program import Kind, Op, Program, Region
 
 #: More barriers than the SMEM of a block has room for.
 MOST_BARRIERS = 2**16
@@ -46,9 +46,13 @@ def _faults(program: Program) -> Iterator[str]:
             each = f"{barrier.count} barriers of {barrier.arrivals} arrivals"
             yield f"{barrier.name} is an array of {each}"
     for number, ops in enumerate(program.threads):
+        begun = set[int | None]()
         for place, op in enumerate(ops):
+            begun |= {op.scope_id} if op.kind is Kind.SCOPE_BEGIN else set()
             for fault in _faults_of(program, number, op):
                 yield f"op {place} of thread {number}, {op.kind}, {fault}"
+            if op.kind is Kind.SCOPE_END and op.scope_id not in begun:
+                yield f"op {place} of thread {number} ends scope {op.scope_id}, which never began"
 
 
 def _faults_of(program: Program, thread: int, op: Op) -> Iterator[str]:

@@ -501,7 +501,8 @@ def test_presses_that_move_one_operation_are_one_edit(reader):
     reader.every_step(False).choose(0, where(link, 0, "load")[0])
     for _ in range(2):
         reader.press("Alt+ArrowUp")
-    expect(page.locator(".judged")).to_contain_text("Solved, with", use_inner_text=True)
+    said = "Solved, with 1 edit."
+    expect(page.locator(".judged")).to_contain_text(said, use_inner_text=True)
 
 
 def test_a_start_that_fails_can_be_tried_again(served, tab):
@@ -635,6 +636,13 @@ def test_a_damaged_link_says_so(served, tab):
     expect(page.get_by_role("alert")).to_contain_text(
         "The address holds no state", use_inner_text=True
     )
+
+
+def test_a_link_with_slots_that_there_are_not_says_so(served, tab):
+    page = tab(f"{served}#laboratory={packed({'subject': 'ring', 'edits': [], 'slots': 99})}")
+    assert Reader(page).sees(program("ring"))
+    said = "The address asks for 99 slots"
+    expect(page.get_by_role("alert")).to_contain_text(said, use_inner_text=True)
 
 
 @pytest.mark.parametrize("look", LOOKS)

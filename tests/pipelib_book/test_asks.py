@@ -90,6 +90,38 @@ def test_bytes_are_of_all_blocks_or_of_the_block_with_most():
     assert said(asks.loads_less_than(uneven), uneven, x).holds
 
 
+def two_ahead_in(blocks):
+    """Four blocks that copy two tiles each: some load both before they wait, the others do not."""
+
+    def kernel(x_gmem, o_gmem, x_smem, landed):
+        i = lax.axis_index("i")
+        is_ahead = i < blocks
+
+        def load(k):
+            plgpu.copy_gmem_to_smem(x_gmem.at[i, k], x_smem.at[k], landed.at[k])
+
+        load(0)
+        pl.when(is_ahead)(lambda: load(1))
+        plgpu.barrier_wait(landed.at[0])
+        pl.when(~is_ahead)(lambda: load(1))
+        plgpu.barrier_wait(landed.at[1])
+        plgpu.copy_smem_to_gmem(x_smem, o_gmem.at[i])
+        plgpu.wait_smem_to_gmem(0)
+
+    scratch = [plgpu.SMEM((2, 8, 128), jnp.float32), plgpu.Barrier(num_barriers=2)]
+    return lambda x: plgpu.kernel(
+        kernel, out_type=x, grid=(4,), grid_names=("i",), scratch_types=scratch
+    )(x)
+
+
+def test_loads_are_in_flight_in_each_block():
+    x = jax.ShapeDtypeStruct((4, 2, 8, 128), jnp.float32)
+    ask = asks.loads_in_flight(2)
+    assert said(ask, two_ahead_in(4), x).holds
+    text = "It is right, but has 1 load in flight at most in block (1,), and 2 could be."
+    assert said(ask, two_ahead_in(1), x) == (False, text)
+
+
 @pytest.mark.parametrize(
     ("ask", "consequence"),
     [

@@ -6,6 +6,7 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallascope
@@ -19,7 +20,7 @@ Y = jnp.ones((64, 64), jnp.float16)
 PRODUCT = X.astype(jnp.float32) @ Y.astype(jnp.float32)
 
 
-def product(waits, begins, a_gmem, b_gmem, o_gmem, a_smem, b_smem, o_smem, acc, *barriers):
+def product(waits, begins, change, a_gmem, b_gmem, o_gmem, a_smem, b_smem, o_smem, acc, *barriers):
     produced, finished = barriers
     plgpu.copy_gmem_to_smem(a_gmem, a_smem, produced)
     plgpu.copy_gmem_to_smem(b_gmem, b_smem, produced)
@@ -27,7 +28,10 @@ def product(waits, begins, a_gmem, b_gmem, o_gmem, a_smem, b_smem, o_smem, acc, 
     plgpu.tcgen05_mma(acc, a_smem, b_smem, finished, accumulate=not begins)
     if waits:
         plgpu.barrier_wait(finished)
-    o_smem[...] = plgpu.async_load_tmem(acc)
+    if change is None:
+        o_smem[...] = plgpu.async_load_tmem(acc)
+    else:
+        o_smem[...] = change(plgpu.async_load_tmem(acc))
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(o_smem, o_gmem)
     plgpu.wait_smem_to_gmem(0)
@@ -35,12 +39,12 @@ def product(waits, begins, a_gmem, b_gmem, o_gmem, a_smem, b_smem, o_smem, acc, 
         plgpu.barrier_wait(finished)
 
 
-def kernel(waits=True, begins=True):
+def kernel(waits=True, begins=True, change=None):
     def tiled(*shape):
         return plgpu.SMEM(shape, jnp.float16, transforms=TILED)
 
     return plgpu.kernel(
-        functools.partial(product, waits, begins),
+        functools.partial(product, waits, begins, change),
         out_type=jax.ShapeDtypeStruct((128, 64), jnp.float32),
         scratch_types=[
             tiled(128, 64),
@@ -136,9 +140,11 @@ def test_what_the_interpreter_cannot_run_is_graded_by_its_schedule():
     grade = blackwell.grade_unrun(RUNG_3, *FACTORS, makes=MADE, asks=asks)
     assert grade.passed
     assert grade.lines[:2] == (
-        "The checker finds nothing, in no order of its threads.",
+        "The checker finds nothing in any order of the threads.",
         "JAX lowers it for a GPU.",
     )
+    assert "It reads each element of its arguments." in grade.lines
+    assert grade.lines[-1] == "It was not run, so its values are compared with nothing."
 
 
 def test_a_schedule_that_is_not_as_asked_fails():
@@ -147,7 +153,8 @@ def test_a_schedule_that_is_not_as_asked_fails():
         assert not grade.passed
         return grade.lines[-1]
 
-    assert "race" in graded(kernel(waits=False), X, Y, makes=PRODUCT)
+    said = graded(kernel(waits=False), X, Y, makes=PRODUCT)
+    assert said.startswith("The checker found a fault. race")
     assert "cannot be traced" in graded(RUNG_3, FACTORS[0][0], FACTORS[1])
     asks = [book.asks.multiplies(2 * 256 * 128 * 128 + 1)]
     assert "operations in products" in graded(RUNG_3, *FACTORS, asks=asks)
@@ -155,3 +162,52 @@ def test_a_schedule_that_is_not_as_asked_fails():
     assert said == "It returns float16[256,128], not float16[128,128]."
     after = lambda a, b: RUNG_3(a, b) + jnp.float16(1)
     assert "XLA makes its result, by `add`" in graded(after, *FACTORS)
+
+
+def test_a_refused_primitive_is_found_in_arrays_of_any_type_and_axes():
+    for change in (
+        lambda sums: (sums.reshape(1, 128, 64) + 2.0).reshape(128, 64),
+        lambda sums: (sums.astype(jnp.int32) + 2).astype(jnp.float32),
+    ):
+        answer, expected = kernel(change=change), PRODUCT + 2.0
+        grade = blackwell.grade(answer, X, Y, expected=expected, tolerance=1e-6, without=("add",))
+        assert not grade.passed and "computes `add` of a tile" in grade.lines[-1]
+
+
+def test_one_thread_that_does_it_all():
+    asks = [blackwell.products_apart()]
+    grade = blackwell.grade(kernel(), X, Y, expected=PRODUCT, tolerance=1e-6, asks=asks)
+    said = "not as asked: A thread that starts products reads the sums itself."
+    assert not grade.passed and grade.lines[-1].endswith(said)
+
+
+def answer_of(kernel, *args):
+    program = pallascope.trace(kernel, *args)
+    return book.asks.Answer(program, args, pallascope.B200, kernel=kernel)
+
+
+def test_tiles_that_are_read_and_where_their_sums_go():
+    fit, (a, b) = blackwell.tiles_fit("a_gmem", "b_gmem", "o_gmem"), FACTORS
+    assert blackwell.reads_all()(answer_of(RUNG_3, a, b)).holds
+    assert fit(answer_of(tile_of(), a, b)).holds
+    said = blackwell.reads_all()(answer_of(tile_of(), a, b)).text
+    assert said == "It never reads 24,576 elements of `a_gmem`."
+    said = "Block 0 of the cluster loads rows [(0, 128)] of `a_gmem`, and stores rows [(128, 256)]"
+    assert fit(answer_of(tile_of(stored=128), a, b)).text == f"{said} of `o_gmem`."
+    said = "Block 0 of the cluster loads other columns of `a_gmem` than rows of `b_gmem`."
+    assert fit(answer_of(tile_of(b_begins=64), a, b)).text == said
+
+
+def tile_of(stored=0, b_begins=0):
+    """A kernel that copies parts of its factors, and stores some rows."""
+
+    def copies(a_gmem, b_gmem, o_gmem, a_smem, b_smem, loaded):
+        plgpu.copy_gmem_to_smem(a_gmem.at[pl.ds(0, 128), pl.ds(0, 64)], a_smem, loaded)
+        plgpu.copy_gmem_to_smem(b_gmem.at[pl.ds(b_begins, 64)], b_smem, loaded)
+        plgpu.barrier_wait(loaded)
+        plgpu.copy_smem_to_gmem(a_smem, o_gmem.at[pl.ds(stored, 128), pl.ds(0, 64)])
+        plgpu.wait_smem_to_gmem(0)
+
+    tiles = [plgpu.SMEM((128, 64), jnp.float16), plgpu.SMEM((64, 128), jnp.float16)]
+    scratch = [*tiles, plgpu.Barrier(num_arrivals=2)]
+    return plgpu.kernel(copies, out_type=MADE, scratch_types=scratch)

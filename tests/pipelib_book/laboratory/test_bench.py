@@ -140,6 +140,21 @@ def test_a_goal_is_judged(bench):
     assert ask(bench, ["expect", 1, 2], goal=goal)["unmet"] == []
 
 
+def test_moves_of_one_operation_count_as_one_edit(bench):
+    assert ask(bench)["made"] == 0
+    later = ["move", COMPUTE, [2], 1]
+    assert ask(bench, later)["made"] == 1
+    assert ask(bench, later, ["move", COMPUTE, [3], -1])["made"] == 1
+    assert ask(bench, ["expect", 0, 1], later)["made"] == 2
+
+
+def test_a_scope_that_ends_has_begun():
+    writer = Writer(1)
+    writer.op("scope_end", scope_id=0)
+    with pytest.raises(ValueError, match="op 0 of thread 0 ends scope 0, which never began"):
+        Bench(writer.program().to_json())
+
+
 def test_a_goal_is_judged_on_the_machine_as_it_is(bench):
     goal, slow = {"faster": 1.5}, ["machine", "wake_cycles", 9000]
     unmet = ask(bench, goal=goal)["unmet"]

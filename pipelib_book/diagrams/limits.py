@@ -230,7 +230,7 @@ def _by_latency() -> tuple[list[Work], list[Work]]:
     "Two tiles on three rungs",
     caption="Two tiles of three steps each, and their stores. With one buffer each load waits for a"
     " product; with a ring the second tile begins from nothing; in a chain its loads run under the"
-    " first tile's store. (On rungs 0 to 4 the second tile is that of the next block.)",
+    " first tile's store. On rungs 0 to 4 the second tile is that of the next block.",
 )
 def rungs() -> Drawing:
     """Three timelines of two tiles, with rows for loads, products and stores. With one buffer, the

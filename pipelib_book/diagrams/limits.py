@@ -230,7 +230,7 @@ def _by_latency() -> tuple[list[Work], list[Work]]:
     "Two tiles on three rungs",
     caption="Two tiles of three steps each, and their stores. With one buffer each load waits for a"
     " product; with a ring the second tile begins from nothing; in a chain its loads run under the"
-    " first tile's store. On rungs 0 to 4 the second tile is that of the next block.",
+    " first tile's store.",
 )
 def rungs() -> Drawing:
     """Three timelines of two tiles, with rows for loads, products and stores. With one buffer, the
@@ -238,7 +238,7 @@ def rungs() -> Drawing:
     of steps 3 to 5, does not end within the figure. With a ring, loads 0, 1 and 2 follow each other
     and each product begins when its load has ended; load 3 begins after the first tile's store.
     With one chain, load 3 follows load 2 at once, so products 3 to 5 begin right after the store
-    of the first tile, sooner by the time of a load. On rungs 0 to 4 each tile has its own block.
+    of the first tile, sooner by the time of a load.
     """
     clock, high = Clock(70, 25.4), 18
     load = lambda start, k: Work(start, start + 1, str(k), LOAD)

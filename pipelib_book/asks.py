@@ -14,6 +14,7 @@ first cluster alone.
 ask                   a right answer must
 ====================  ==============================================================================
 faster_than           take fewer simulated cycles than another kernel
+launches_faster_than  be predicted faster than other kernels at a size, and not above the possible
 loads_less_than       load fewer bytes than another kernel, in all blocks
 also_with             do what an ask wants when it is called with other arrays, too
 loads_sooner_than     start a buffer's loads earlier than another kernel, in simulated cycles
@@ -55,7 +56,7 @@ import itertools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -170,6 +171,41 @@ def faster_than(other: Kernel, by: float = 1.0) -> Ask:
         cycles, limit = answer.timeline.cycles, answer.other(other).timeline.cycles / by
         said = f"{cycles:,.0f} simulated cycles, of {limit:,.0f} at most."
         return _said(cycles <= limit, f"is fast enough: {said}", f"not fast enough: {said}")
+
+    return ask
+
+
+def launches_faster_than(
+    others: Sequence[Kernel], args: Sequence[Any], by: float, light_us: float
+) -> Ask:
+    """Asks for `by` times the speed of the fastest of other kernels, by predicted launches.
+
+    All are called with `args`, of the size that the task is about: shapes are enough. `light_us` is
+    what the products or the bytes take alone: a launch below it has left out work at that size.
+
+    Raises:
+      ValueError: `by` is not above 0.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(
+      ...     pallascope.trace(softmax, x), (x,), pallascope.H200, kernel=softmax
+      ... )
+      >>> book.asks.launches_faster_than([softmax], [x], by=1.0, light_us=0.1)(answer).text
+      'Its launch is predicted to take ... µs, of ... at most. The speed of light is 0.1 µs.'
+    """
+    _check_factor("launches_faster_than", by, "launch would be too long")
+
+    def ask(answer: Answer) -> Said:
+        predicted = lambda kernel: pallascope.predict(kernel, *args, machine=answer.machine).us
+        us, most = predicted(answer.kernel), min(map(predicted, others)) / by
+        said = f"Its launch is predicted to take {us:.1f} µs"
+        light = f"The speed of light is {light_us:.1f} µs"
+        if us < light_us:
+            return Said(
+                False, f"{said}. {light}, so at that size it leaves out a part of the work."
+            )
+        return Said(us <= most, f"{said}, of {most:.1f} at most. {light}.")
 
     return ask
 

@@ -50,6 +50,17 @@ def adding(slots=1, reads=1):
     return lambda x: plgpu.kernel(kernel, out_type=x, grid=(1,), grid_names=("i",))(x)
 
 
+def test_a_launch_is_faster_than_another_and_no_faster_than_light():
+    ask = functools.partial(asks.launches_faster_than, [adding(), adding(slots=2)], [X])
+    assert said(ask(by=0.9, light_us=0.1), adding(slots=2), X).holds
+    too_slow = said(ask(by=1.1, light_us=0.1), adding(slots=2), X)
+    assert not too_slow.holds and "at most. The speed of light is 0.1 µs." in too_slow.text
+    too_fast = said(ask(by=0.9, light_us=1e6), adding(slots=2), X)
+    assert not too_fast.holds and too_fast.text.endswith("it leaves out a part of the work.")
+    with pytest.raises(ValueError, match="by=0 is not above 0"):
+        ask(by=0, light_us=0.1)
+
+
 def test_another_s_bytes_are_a_limit():
     ask = asks.loads_less_than(adding(reads=2), by=2.0)
     size = 4 * ROWS * STEPS * COLUMNS

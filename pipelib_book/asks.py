@@ -288,9 +288,9 @@ def frees_after_reads(buffer: str) -> Ask:
     It is asked of the last releases, too, behind which no load comes.
 
     Example:
-      >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
-      >>> book.asks.frees_after_reads("b_smem")(book.asks.Answer(program, (), pallascope.H200)).text
-      'It frees each slot of `b_smem` when its reads are over.'
+      >>> program = gallery.GALLERY["one-release-of-two"].program(fixed=True)
+      >>> book.asks.frees_after_reads("x_smem")(book.asks.Answer(program, (), pallascope.H200)).text
+      'It frees each slot of `x_smem` when its reads are over.'
     """
 
     def ask(answer: Answer) -> Said:

@@ -19,7 +19,6 @@ import math
 import multiprocessing
 import sys
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ from scipy.optimize import least_squares
 from benchmarks import records
 from benchmarks.machine import CALIBRATED
 from benchmarks.model_pairs import Pair, pairs
-from benchmarks.predicted import MEASURED, PREDICTED, default_on, traced
+from benchmarks.predicted import PREDICTED, default_on, traced
 from pallascope.bench.provenance import provenance
 from pallascope.machine import H200, Machine
 from pallascope.predicting import launch
@@ -110,32 +109,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     jobs = parser.parse_args().jobs
-    (measured,) = records.read(MEASURED)
-    mhz = {
-        name: median(kept["mhz"])
-        for name, kept in measured["contenders"].items()
-        if "reason" not in kept
-    }
-    rows = {f"{row.family}: {row.work}: {row.config}": row for row in model.rows()}
-    calls = {each.name: each for each in model.measured_defaults()}
+    rows = model.rows()
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        chosen_by = [(name, mhz[name], row.us) for name, row in rows.items() if not row.held_out]
+        chosen_by = [(row.name, row.mhz, row.us) for row in rows if not row.held_out]
         found = pool.starmap(slopes, chosen_by, chunksize=2)
         print(f"{len(found)} calibration pairs have their slopes.", flush=True)
         families = dict.fromkeys(each.family for each in found)
         constants = {str(family): fitted(found, family) for family in (None, *families)}
         anew = H200.changed(**constants["None"])
         others = {family: H200.changed(**constants[family]) for family in families}
-        held = [
-            (name, mhz[name], anew, others[row.family])
-            for name, row in rows.items()
-            if row.held_out
-        ]
+        held = [(row.name, row.mhz, anew, others[row.family]) for row in model.held_out(rows)]
         predicted = dict(pool.starmap(_pair, held, chunksize=2))
         print(f"{len(predicted)} held-out pairs are predicted.", flush=True)
         asked = [
-            (name, each.problem, anew, others.get(each.family, anew))
-            for name, each in calls.items()
+            (each.name, each.problem, anew, others.get(each.family, anew))
+            for each in model.measured_defaults()
         ]
         predicted |= dict(pool.starmap(_default, asked, chunksize=2))
     run = dict(

@@ -35,7 +35,7 @@ import pallascope
 from pallascope.program import Kind, Op, Program, Region
 from pallascope.verifying import BlockChoice
 from pipelib_book.asks import Answer, Ask, Said
-from pipelib_book.grading import Fails, Grade, expect_inside, graded, verified
+from pipelib_book.grading import Fails, Grade, asked, expect_inside, graded, verified
 from pipelib_book.progressing import expect_exercise
 
 #: The name of the mesh's axis.
@@ -107,11 +107,7 @@ def _look(answer: Callable[..., Any], args: Sequence[Any], asks: Iterable[Ask]) 
         )
     yield "All signals are waited for."
     seen = Answer(program, tuple(args), pallascope.H200)
-    for ask in asks:
-        holds, said = ask(seen)
-        if not holds:
-            raise Fails(said)
-        yield said
+    yield from asked(seen, asks)
     yield "JAX lowers it for a GPU."
 
 

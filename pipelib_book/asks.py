@@ -294,8 +294,7 @@ def frees_after_reads(buffer: str) -> Ask:
     """
 
     def ask(answer: Answer) -> Said:
-        program, is_release = answer.program, _is_release(buffer, answer.program)
-        arrivals = [moment for moment in _moments(program) if is_release(moment.op)]
+        program, arrivals = answer.program, _releases(buffer, answer.program)
         if not arrivals:
             return _nothing(program, f"frees no slot of `{buffer}`")
         early = sum(moment.reads(program, buffer) for moment in arrivals)
@@ -322,8 +321,7 @@ def frees_once_read(buffer: str) -> Ask:
     """
 
     def ask(answer: Answer) -> Said:
-        program, is_release = answer.program, _is_release(buffer, answer.program)
-        arrivals = [moment for moment in _moments(program) if is_release(moment.op)]
+        program, arrivals = answer.program, _releases(buffer, answer.program)
         if not arrivals:
             return _nothing(program, f"frees no slot of `{buffer}`")
         if any(moment.reads(program, buffer) for moment in arrivals):
@@ -1080,6 +1078,12 @@ def _is_of_gmem(program: Program, op: Op, copy: Kind, access: Kind) -> bool:
 def _moments(program: Program) -> Iterator[Moment]:
     """The ops of all threads, with what each thread then has in flight."""
     return itertools.chain.from_iterable(map(moments, program.threads))
+
+
+def _releases(buffer: str, program: Program) -> list[Moment]:
+    """The arrivals that free a slot of a buffer."""
+    is_release = _is_release(buffer, program)
+    return [moment for moment in _moments(program) if is_release(moment.op)]
 
 
 def _is_release(buffer: str, program: Program) -> Callable[[Op], bool]:

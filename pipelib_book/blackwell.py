@@ -31,7 +31,7 @@ from pallascope.verifying import BlockChoice
 from pipelib_book import asks as book_asks
 from pipelib_book.asks import Answer, Ask, Said
 from pipelib_book.beside import beside_of
-from pipelib_book.grading import Fails, Grade, expect_inside, graded, or_fails, verified
+from pipelib_book.grading import Fails, Grade, asked, expect_inside, graded, or_fails, verified
 from pipelib_book.in_flight import report_name
 from pipelib_book.judging import judge
 from pipelib_book.notebook import say
@@ -232,11 +232,7 @@ def _look_unrun(
     yield "JAX lowers it for a GPU."
     beside = beside_of(_anew(answer), args)
     seen = Answer(pallascope.trace(answer, *args), args, machine, beside, answer)
-    for ask in (book_asks.makes_all_of(makes), *asks, reads_all()):
-        holds, said = ask(seen)
-        if not holds:
-            raise Fails(said)
-        yield said
+    yield from asked(seen, (book_asks.makes_all_of(makes), *asks, reads_all()))
     for fault in beside.faults():
         raise Fails(f"It is right, but {fault}.")
     yield "It was not run, so its values are compared with nothing."
@@ -273,11 +269,7 @@ def _look(
     if found := sorted({*computed} & {*without}):
         raise Fails(f"It is right, but in registers it computes `{', '.join(found)}` of a tile.")
     seen = Answer(program, args, pallascope.B200)
-    for ask in asks:
-        holds, said = ask(seen)
-        if not holds:
-            raise Fails(f"It is right, but not as asked: {said}")
-        yield said
+    yield from asked(seen, asks, but="It is right, but not as asked: ")
 
 
 def _anew(kernel: Kernel) -> Any:

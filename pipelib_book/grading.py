@@ -174,6 +174,15 @@ def graded(look: Iterator[str], exercise: str) -> Grade:
     return got
 
 
+def asked(seen: Answer, asks: Iterable[Ask], but: str = "") -> Iterator[str]:
+    """A line for each ask that an answer does; `Fails`, which `but` begins, for the first other."""
+    for ask in asks:
+        holds, said = ask(seen)
+        if not holds:
+            raise Fails(but + said)
+        yield said
+
+
 def _look(
     answer, args, expected, tolerance, strict, again, asks, machine, xla_does
 ) -> Iterator[str]:
@@ -191,11 +200,7 @@ def _look(
         yield _right(answer, others, wanted, tolerance, found, where)
     beside = beside_of(answer, args)
     seen = Answer(first.program, args, machine, beside, answer)
-    for ask in asks:
-        holds, said = ask(seen)
-        if not holds:
-            raise Fails(said)
-        yield said
+    yield from asked(seen, asks)
     for fault in beside.faults(xla_does):
         raise Fails(f"It is right, but {fault}.")
     if first.program.has(Kind.WGMMA) and not lacking():

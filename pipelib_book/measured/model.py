@@ -68,6 +68,11 @@ class Row(NamedTuple):
     mhz_predicted: float
 
     @property
+    def name(self) -> str:
+        """That of the pair, as records have it."""
+        return f"{self.family}: {self.work}: {self.config}"
+
+    @property
     def error(self) -> float:
         """At the clock."""
         return self.us_at_clock / self.us - 1
@@ -297,10 +302,7 @@ def left_out(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[LeftOu
     """All that was predicted with constants of other families; none without a record."""
     predicted = results.read(f"{results.GPU}/predicted.json", folders)
     known = predicted[0].get("left_out", {}) if predicted else {}
-    pairs = [
-        (row.family, f"{row.family}: {row.work}: {row.config}", row.us, row.us_at_clock)
-        for row in held_out(rows(folders))
-    ]
+    pairs = [(row.family, row.name, row.us, row.us_at_clock) for row in held_out(rows(folders))]
     calls = [
         (f"{each.family}, no configuration", each.name, each.us, each.us_predicted or 0.0)
         for each in defaults(folders)

@@ -77,6 +77,8 @@ def run(notebook: NotebookNode, env: dict[str, str], **options: Any) -> None:
 def execute(notebook: NotebookNode, name: str, **env: str) -> None:
     """Executes a chapter in place, top to bottom, and stops at the first error.
 
+    Prints the number of each cell as it begins, on one line: who ends the process sees where it was.
+
     Raises:
       ChapterError: If a cell fails, takes too long or ends the process.
     """
@@ -85,7 +87,10 @@ def execute(notebook: NotebookNode, name: str, **env: str) -> None:
     def note_cell(cell: NotebookNode, cell_index: int) -> None:
         nonlocal index
         index = cell_index
+        if cell.cell_type == "code":
+            print(f" {index + 1}", end="", flush=True)
 
+    print(f"{name}, {len(notebook.cells)} cells:", end="", flush=True)
     try:
         run(notebook, env, on_cell_start=note_cell)
     except CellTimeoutError:
@@ -97,6 +102,8 @@ def execute(notebook: NotebookNode, name: str, **env: str) -> None:
         reason = text.rpartition("------------------\n\n")[2].strip()
     else:
         return
+    finally:
+        print()
     raise ChapterError(
         f"{name}, cell {index + 1} failed:\n\n{notebook.cells[index].source}\n\n{reason}"
     )

@@ -603,10 +603,15 @@ def record_command(wanted: list[pathlib.Path], options) -> int:
     if interpreted and not options.replace:
         refuse_to_lose(stale)
     machine = recording_machine(interpreted)
+    failed = 0
     for md in stale:
-        record(md, machine, **(ON_CPU if interpreted else {}))
-    print(f"{len(wanted) - len(stale)} of {len(wanted)} were up to date.")
-    return 0
+        try:
+            record(md, machine, **(ON_CPU if interpreted else {}))
+        except ChapterError as error:  # the others' recordings are worth having
+            print(error, file=sys.stderr)
+            failed += 1
+    print(f"{len(wanted) - len(stale)} of {len(wanted)} were up to date, {failed} failed.")
+    return 1 if failed else 0
 
 
 def check_command(wanted: list[pathlib.Path], options) -> int:

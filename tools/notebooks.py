@@ -598,19 +598,19 @@ def record_command(wanted: list[pathlib.Path], options) -> int:
     stale = [
         md
         for md in wanted
-        if options.force or problems(md) or (is_interpreted(md) and not interpreted)
+        if options.force or (is_interpreted(md) and not interpreted) or problems(md)
     ]
     if interpreted and not options.replace:
         refuse_to_lose(stale)
     machine = recording_machine(interpreted)
-    failed = 0
+    failed = False
     for md in stale:
         try:
             record(md, machine, **(ON_CPU if interpreted else {}))
         except ChapterError as error:  # the others' recordings are worth having
             print(error, file=sys.stderr)
-            failed += 1
-    print(f"{len(wanted) - len(stale)} of {len(wanted)} were up to date, {failed} failed.")
+            failed = True
+    print(f"{len(wanted) - len(stale)} of {len(wanted)} were up to date.")
     return 1 if failed else 0
 
 

@@ -77,7 +77,7 @@ def run(notebook: NotebookNode, env: dict[str, str], **options: Any) -> None:
 def execute(notebook: NotebookNode, name: str, **env: str) -> None:
     """Executes a chapter in place, top to bottom, and stops at the first error.
 
-    Prints the number of each cell as it begins, on one line: who ends the process sees where it was.
+    Prints the number of each cell as it begins, on one line: who ends it sees where it was.
 
     Raises:
       ChapterError: If a cell fails, takes too long or ends the process.

@@ -112,6 +112,7 @@ class Rates(NamedTuple):
       launch_us: a launch with nothing to do, about.
       start_bytes: what a block's beginning costs, in bytes that an SM gets in this time: about 4
         us. Not measured.
+      gpu: the GPU, as JAX names it.
     """
 
     clock_hz: float = 1.6775e9
@@ -140,6 +141,7 @@ class Rates(NamedTuple):
     l2_bytes: int = 32 * 2**20
     launch_us: float = 1.0
     start_bytes: int = 2**17
+    gpu: str = "NVIDIA H200"
 
 
 #: The rates that defaults are chosen by, for all GPUs.

@@ -53,9 +53,10 @@ class Group(contenders.Group):
         m, n, k, dtype = (self.problem[name] for name in ("m", "n", "k", "dtype"))
         turned = {f"transpose_{x}": self.problem.get(f"transpose_{x}", False) for x in "ab"}
         gpu = self.run["provenance"]["gpu"]
-        return tuned.nearest_config(
+        entry = tuned.nearest_entry(
             m, n, k, dtype, **turned, out_dtype=self.problem.get("out_dtype"), gpu=gpu
         )
+        return entry and entry.config
 
 
 class Search(NamedTuple):

@@ -145,7 +145,7 @@ def test_how_many_untuned_sizes_the_kernel_takes():
     with assumed(Gpu("NVIDIA H200", "9.0")):
         for problem in untuned.problems():
             a, b = problem.factors
-            chosen = product.configured(pick(a, b, (), product))
+            chosen = product.configured(pick(a, b, (), product).config)
             takes.append(not unaddressed(a, b, (), chosen, by_rows=True))
     assert (sum(takes), len(takes)) == (60, 60)
 

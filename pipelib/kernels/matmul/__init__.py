@@ -42,8 +42,8 @@ mode: `jax.jvp`, `jax.jacfwd` and `jax.hessian` end with JAX's TypeError, which 
 autodiff and custom_vjp.
 """
 
-from pipelib.kernels.matmul.call import matmul
+from pipelib.kernels.matmul.call import default_choice, matmul
 from pipelib.kernels.matmul.choosing import default_config
 from pipelib.kernels.matmul.config import MatmulConfig
 
-__all__ = ["MatmulConfig", "default_config", "matmul"]
+__all__ = ["MatmulConfig", "default_choice", "default_config", "matmul"]

@@ -6,7 +6,7 @@ The package's docstring says when the kernel is not used, and what gradients cos
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from pipelib import tiles
-from pipelib.kernels.choosing import fits
+from pipelib.kernels.choosing import H200, fits
 from pipelib.kernels.front import FLOAT8, differentiable
 from pipelib.kernels.hopper import default_device, num_sms
 from pipelib.kernels.keywords import MATMUL, knows
@@ -23,7 +23,7 @@ from pipelib.kernels.matmul.arguments import FRONT
 from pipelib.kernels.matmul.choosing import default_config
 from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.kernels.matmul.product import Epilogue, Product
-from pipelib.kernels.matmul.tuned import nearest_config
+from pipelib.kernels.matmul.tuned import nearest_entry
 from pipelib.refs import Dtype, Shaped
 
 #: The epilogue's operands.
@@ -56,7 +56,7 @@ def matmul(
         "The fallback" in the module.
       config: by default the one that won the search for a product of as many tiles and steps, on
         this GPU or another Hopper (`pipelib.kernels.matmul.tuned`; `tune` finds more), or else the
-        one of the least estimated time (`default_config`).
+        one of the least estimated time. `default_choice` says which it is, and of which GPU.
       epilogue: a function of float32 arrays of one shape, the product and each operand. It must be
         elementwise: it is called with parts of the result, in registers (with the whole where the
         kernel is not used). One that looks at other elements (`softmax`, `cumsum`,
@@ -115,7 +115,7 @@ def _made(
     a: jax.Array, b: jax.Array, operands: _Operands, product: Product[MatmulConfig | None]
 ) -> jax.Array:
     """The product by the kernel, or without it; all arguments are checked."""
-    config = product.config or pick(a, b, operands, product)
+    config = product.config or pick(a, b, operands, product).config
     chosen = product.configured(config)
     is_gpu = default_device().platform == "gpu"
     if arguments.unaddressed(a, b, operands, chosen, by_rows=is_gpu):
@@ -128,9 +128,60 @@ def _made(
     return out
 
 
+class Choice(NamedTuple):
+    """A configuration that `matmul` takes where it is given none, and where it is from.
+
+    Attributes:
+      config: the configuration.
+      gpu: the GPU that was measured for it, as JAX names it.
+      searched: whether it won a search there, and not by a formula with that GPU's rates.
+    """
+
+    config: MatmulConfig
+    gpu: str
+    searched: bool
+
+    def __str__(self) -> str:
+        found = "won a search on" if self.searched else "has the least time by the rates of"
+        return f"{self.config} {found} an {self.gpu}."
+
+
+def default_choice(
+    a: Shaped,
+    b: Shaped,
+    *,
+    operands: Sequence[Shaped] = (),
+    out_dtype: DTypeLike | None = None,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+) -> Choice:
+    """What `matmul` takes for such arguments without a `config`, and which GPU was measured for it.
+
+    The table of the GPU at hand comes first, then those of other Hopper GPUs; for a product that no
+    table has, a formula takes the rates of the one GPU that it was fitted to. Where the kernel is
+    not used ("The fallback" in the module), the configuration is not, either.
+
+    Args:
+      a, b, out_dtype, transpose_a, transpose_b: as `matmul`'s; of the factors, shape and dtype.
+      operands: shapes and dtypes of the epilogue's.
+
+    Raises:
+      TypeError, ValueError: as `matmul`'s, for dtypes, shapes, and operands that leave no SMEM.
+
+    Example:
+      >>> a = b = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+      >>> default_choice(a, b).gpu
+      'NVIDIA H200'
+    """
+    arguments.check_dtypes(a, b, transpose_a, transpose_b)
+    arguments.check_shapes(a, b, transpose_a, transpose_b)
+    stored = FRONT.stored_dtype(a, out_dtype)
+    return pick(a, b, operands, Product(transpose_a, transpose_b, None, None, stored))
+
+
 def pick(
     a: Shaped, b: Shaped, operands: Sequence[Shaped], product: Product[MatmulConfig | None]
-) -> MatmulConfig:
+) -> Choice:
     """The configuration of a product that asks for none; its copies may not address the arrays.
 
     It is the tuned one of a product that is divided alike, or else the formula's: if b is copied by
@@ -140,21 +191,22 @@ def pick(
     """
     m, n, k = product.sizes(a, b)
     matrices = arguments.matrix_dtypes(operands, (m, n))
-    near = nearest_config(
+    near = nearest_entry(
         m, n, k, a.dtype, transpose_a=product.transpose_a, transpose_b=product.transpose_b,
         out_dtype=product.out_dtype, operands=matrices,
     )  # fmt: skip
     by_rows = not (product.transpose_b or tiles.has_pieces(b.shape, b.dtype))
     if near and not by_rows:
-        return near
+        return Choice(near.config, near.run["gpu"], searched=True)
     if matrices and not by_rows:
         largest = _largest(a.dtype, product.out_dtype, matrices)
         if largest and math.prod(largest.tiles(m, n)) >= num_sms():
-            return largest
-    return default_config(
+            return Choice(largest, H200.gpu, searched=False)
+    least = default_config(
         m, n, k, a.dtype, product.out_dtype, matrices, by_rows=by_rows,
         transpose_a=product.transpose_a,
     )  # fmt: skip
+    return Choice(least, H200.gpu, searched=False)
 
 
 def _largest(dtype: Dtype, out_dtype: Dtype, matrices: Sequence[Dtype]) -> MatmulConfig | None:

@@ -11,7 +11,7 @@ from pipelib.kernels import MatmulConfig, matmul
 from pipelib.kernels.hopper import H100_SMS
 from pipelib.kernels.matmul import choosing, default_config
 from pipelib.kernels.matmul.choosing import TILES
-from pipelib.kernels.matmul.tuned import nearest_config
+from pipelib.kernels.matmul.tuned import nearest_entry
 from pipelib_book.matmul_forms import RungConfig
 from pipelib_book.matmul_ladder import RUNGS
 from tests.kernels.contract import (
@@ -128,8 +128,8 @@ TRANSPOSED = {
 def configuration(config, stored):
     m, n, k = 640, 768, 512
     call = functools.partial(matmul, config=config, **stored)
-    taken = config or nearest_config(m, n, k, HALF, out_dtype=HALF, **stored)
-    taken = taken or default_config(m, n, k, HALF, HALF)
+    near = nearest_entry(m, n, k, HALF, out_dtype=HALF, **stored)
+    taken = config or (near.config if near else default_config(m, n, k, HALF, HALF))
     size = taken.smem_bytes(HALF, HALF)
     return Call(call, factors(m, n, k, **stored), smem_bytes=size, is_hopper=False)
 

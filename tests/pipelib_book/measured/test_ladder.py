@@ -118,9 +118,9 @@ def test_the_ladder_so_far_has_each_rung_up_to_one_and_its_machine():
 def test_the_same_kernel_measured_twice(monkeypatch):
     def nearest(m, n, k, dtype, *, gpu, **more):
         assert (m, n, k, dtype, gpu) == (1000, 1000, 500, "bfloat16", "NVIDIA H200")
-        return table
+        return table and ladder.tuned.Entry(m, n, k, dtype, False, False, dtype, table, 1.0, 1, {})
 
-    monkeypatch.setattr(ladder.tuned, "nearest_config", nearest)
+    monkeypatch.setattr(ladder.tuned, "nearest_entry", nearest)
     table = RUNGS[7].config
     said = "differs from the tuned kernel's by -50.0% (rung 7, 1000x1000x500 in bfloat16)."
     assert said in ladder.repeatability([EMPTY, GROUP])
@@ -137,10 +137,8 @@ def test_the_tuned_configuration_is_the_one_that_matmul_takes():
     square = PROBLEM | dict(m=4096, n=4096, k=4096)
     turned = square | dict(transpose_a=True, transpose_b=False, out_dtype="bfloat16")
     for problem, more in ((square, {}), (turned, dict(transpose_a=True))):
-        config = ladder.tuned.nearest_config(
-            4096, 4096, 4096, "bfloat16", gpu="NVIDIA H200", **more
-        )
-        assert GROUP._replace(problem=problem).tuned_config == config
+        entry = ladder.tuned.nearest_entry(4096, 4096, 4096, "bfloat16", gpu="NVIDIA H200", **more)
+        assert GROUP._replace(problem=problem).tuned_config == entry.config
     assert GROUP._replace(problem=PROBLEM | dict(m=1, n=1, k=1)).tuned_config is None
 
 

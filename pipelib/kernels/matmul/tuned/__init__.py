@@ -1,4 +1,4 @@
-"""`nearest_config`: the configuration that a search found for a product of as many tiles.
+"""`nearest_entry`: what a search found for a product of as many tiles.
 
 The rule. An entry of a table counts if it has factors of the same size in bytes and the same
 transpositions; if its configuration fits with the dtypes of the result and of the epilogue; and if
@@ -86,7 +86,7 @@ class Entry(NamedTuple):
         return 4 * m >= 3 * self.m and steps == others and tiles[0] == tiles[1]
 
 
-def nearest_config(
+def nearest_entry(
     m: int,
     n: int,
     k: int,
@@ -97,8 +97,8 @@ def nearest_config(
     out_dtype: DTypeLike | None = None,
     operands: Sequence[DTypeLike] = (),
     gpu: str | None = None,
-) -> MatmulConfig | None:
-    """The configuration of the nearest recorded product by the rule above; None if none counts.
+) -> Entry | None:
+    """The nearest recorded product by the rule above; None if none counts.
 
     Args:
       m, n, k: the product [m, k] x [k, n].
@@ -112,7 +112,7 @@ def nearest_config(
     stored = out_dtype or (jnp.bfloat16 if size == 1 else dtype)
     for entries in _tables(gpu or default_device().device_kind):
         near = [
-            (entry.distance(m, n, k), index, entry.config)
+            (entry.distance(m, n, k), index, entry)
             for index, entry in enumerate(entries)
             if jnp.dtype(entry.dtype).itemsize == size
             and (entry.transpose_a, entry.transpose_b) == (transpose_a, transpose_b)

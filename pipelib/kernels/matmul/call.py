@@ -129,7 +129,7 @@ def _made(
 
 
 class Choice(NamedTuple):
-    """A configuration that `matmul` takes where it is given none, and where it is from.
+    """The configuration that `matmul` takes where it is given none.
 
     Attributes:
       config: the configuration.
@@ -141,10 +141,6 @@ class Choice(NamedTuple):
     gpu: str
     searched: bool
 
-    def __str__(self) -> str:
-        found = "won a search on" if self.searched else "has the least time by the rates of"
-        return f"{self.config} {found} an {self.gpu}."
-
 
 def default_choice(
     a: Shaped,
@@ -155,18 +151,14 @@ def default_choice(
     transpose_a: bool = False,
     transpose_b: bool = False,
 ) -> Choice:
-    """What `matmul` takes for such arguments without a `config`, and which GPU was measured for it.
-
-    The table of the GPU at hand comes first, then those of other Hopper GPUs; for a product that no
-    table has, a formula takes the rates of the one GPU that it was fitted to. Where the kernel is
-    not used ("The fallback" in the module), the configuration is not, either.
+    """What `matmul` takes for such arguments without a `config`, unless it falls back.
 
     Args:
-      a, b, out_dtype, transpose_a, transpose_b: as `matmul`'s; of the factors, shape and dtype.
-      operands: shapes and dtypes of the epilogue's.
+      a, b, operands: shapes and dtypes of `matmul`'s arguments.
+      out_dtype, transpose_a, transpose_b: as `matmul`'s.
 
     Raises:
-      TypeError, ValueError: as `matmul`'s, for dtypes, shapes, and operands that leave no SMEM.
+      TypeError, ValueError: as `matmul`'s.
 
     Example:
       >>> a = b = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)

@@ -39,10 +39,7 @@ it takes at most 1.03 times the fastest that was measured, and 1.005 times on av
 other row of the table has a configuration that was measured for 20 of them: it takes 1.16 times at
 most and 1.018 on average, where the choice takes 1.006. Within a product, estimates and times have
 a rank correlation of 0.75 on average: most configurations are within some percent of each other.
-Of 83 other products drawn by chance, most of them with few rows or misaligned ones, it takes 1.03
-times the fastest of 3 to 12 configurations on average, 1.21 times at most (measured on an H200;
-these times are in no record). The record of `benchmarks/untuned.py` has products that no number
-here was fitted to.
+The record of `benchmarks/untuned.py` has products that no number here was fitted to.
 
 Rows of a and b are as of [M, K] and [K, N], and none of either is in the L2 before: that is so for
 weights, and in the records.

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelib.kernels import MatmulConfig, choosing
+from pipelib.kernels import MatmulConfig
 from pipelib.kernels.hopper import Gpu, assumed
 from pipelib.kernels.matmul import default_choice, default_config, tuned
 
@@ -137,14 +137,11 @@ def test_the_default_says_which_gpu_was_measured_for_it(tables):
         ("NVIDIA H20", mine, "NVIDIA H100"),
     ):
         with assumed(Gpu(here, "9.0")):
-            choice = default_choice(factor, factor)
-            assert choice == (config, there, True)
-            assert str(choice) == f"{config} won a search on an {there}."
+            assert default_choice(factor, factor) == (config, there, True)
             larger = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
             formula = default_choice(larger, larger)
             assert formula.config == default_config(4096, 4096, 4096, jnp.bfloat16, jnp.bfloat16)
-            assert str(formula).endswith(" has the least time by the rates of an NVIDIA H200.")
-            assert (formula.gpu, formula.searched) == (choosing.H200.gpu, False)
+            assert formula[1:] == ("NVIDIA H200", False)
 
 
 def test_the_default_of_factors_that_do_not_meet_is_refused():

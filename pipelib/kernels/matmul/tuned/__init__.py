@@ -10,8 +10,7 @@ first, then those of other Hopper GPUs. In a table the nearest entry wins, by th
 formula.
 
 A table is `<gpu>.json` beside this module. `python -m benchmarks.tune` makes it from the
-record of its searches. An entry has a product, the configuration that won, its median time, how
-many configurations were measured, and where and by which code it was found.
+record of its searches.
 """
 
 import dataclasses

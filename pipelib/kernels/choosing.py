@@ -112,7 +112,7 @@ class Rates(NamedTuple):
       launch_us: a launch with nothing to do, about.
       start_bytes: what a block's beginning costs, in bytes that an SM gets in this time: about 4
         us. Not measured.
-      gpu: the GPU, as JAX names it.
+      gpu: as JAX names it.
     """
 
     clock_hz: float = 1.6775e9

@@ -288,6 +288,34 @@ def test_what_was_interpreted_is_not_up_to_date_on_a_gpu(md, monkeypatch, capsys
     assert capsys.readouterr().out == "1 of 1 were up to date.\n"
 
 
+def test_a_chapter_that_fails_does_not_keep_the_others(md, monkeypatch, capsys):
+    monkeypatch.setattr(notebooks, "recording_machine", lambda interpreted: {"gpu": "a GPU"})
+    other = md.with_name("02_made_up.md")
+    other.write_text(md.read_text())
+    edit(md, "x = 1", "x = 1 / 0")
+    before = md.with_suffix(".ipynb").read_text()
+    assert recording(md, other, force=True) == 1
+    said = capsys.readouterr()
+    assert "01_made_up.md, cell 2 failed" in said.err
+    assert md.with_suffix(".ipynb").read_text() == before
+    assert "02_made_up.md: recorded in" in said.out and notebooks.problems(other) == []
+
+
+def test_recording_says_which_cell_it_runs(capsys):
+    notebooks.execute(cells("x = 1", "y = 2"), "01_made_up.md")
+    assert capsys.readouterr().out == "01_made_up.md, 2 cells: 1 2\n"
+
+
+def test_what_is_interpreted_needs_no_rehearsal_to_be_recorded(md, monkeypatch):
+    """On a GPU, whose time a rehearsal would take."""
+    recorded = []
+    monkeypatch.setattr(notebooks, "recording_machine", lambda interpreted: {"gpu": "a GPU"})
+    monkeypatch.setattr(notebooks, "record", lambda md, machine: recorded.append(md))
+    monkeypatch.setattr(notebooks, "is_interpreted", lambda md: True)
+    monkeypatch.setattr(notebooks, "problems", None)
+    assert recording(md) == 0 and recorded == [md]
+
+
 @pytest.mark.slow
 def test_new_cells_of_a_recorded_chapter_can_be_interpreted(md):
     """The others keep what a GPU gave, and a second time, too."""

@@ -56,7 +56,7 @@ def matmul(
         "The fallback" in the module.
       config: by default the one that won the search for a product of as many tiles and steps, on
         this GPU or another Hopper (`pipelib.kernels.matmul.tuned`; `tune` finds more), or else the
-        one of the least estimated time. `default_choice` says which it is, and of which GPU.
+        one of the least estimated time. `default_choice` says which.
       epilogue: a function of float32 arrays of one shape, the product and each operand. It must be
         elementwise: it is called with parts of the result, in registers (with the whole where the
         kernel is not used). One that looks at other elements (`softmax`, `cumsum`,
@@ -90,25 +90,32 @@ def matmul(
       ('bfloat16', 100.0)
     """
     arguments.check_types(a, b, config, epilogue, operands)
-    transpose_a = FRONT.flag("transpose_a", transpose_a)
-    transpose_b = FRONT.flag("transpose_b", transpose_b)
     approx_math = FRONT.flag("approx_math", approx_math)
-    arguments.check_dtypes(a, b, transpose_a, transpose_b)
-    arguments.check_shapes(a, b, transpose_a, transpose_b)
-    stored = FRONT.stored_dtype(a, out_dtype)
-    product = Product(transpose_a, transpose_b, config, epilogue, stored, approx_math)
+    product = _asked(a, b, out_dtype, transpose_a, transpose_b)
+    product = product._replace(config=config, epilogue=epilogue, approx_math=approx_math)
     m, n, _ = product.sizes(a, b)
     matrices = [arguments.operand_matrix(i, x, (m, n)) for i, x in enumerate(operands)]
     arguments.check_finish(epilogue, matrices)
     if config is not None:
         if config.splits == 1:
-            config.check(a.dtype, stored, arguments.matrix_dtypes(matrices, (m, n)))
+            config.check(a.dtype, product.out_dtype, arguments.matrix_dtypes(matrices, (m, n)))
         else:
             config.check(a.dtype, jnp.float32)
         chosen = product.configured(config)
         because = arguments.unaddressed(a, b, matrices, chosen, by_rows=True)
         FRONT.refuse_unused(config, because)
     return FRONT.call(_product, (a, b, tuple(matrices)), product)
+
+
+def _asked(
+    a: Shaped, b: Shaped, out_dtype: DTypeLike | None, transpose_a: bool, transpose_b: bool
+) -> Product[MatmulConfig | None]:
+    """The product that arguments of `matmul` ask for; refuses them as it does."""
+    transpose_a = FRONT.flag("transpose_a", transpose_a)
+    transpose_b = FRONT.flag("transpose_b", transpose_b)
+    arguments.check_dtypes(a, b, transpose_a, transpose_b)
+    arguments.check_shapes(a, b, transpose_a, transpose_b)
+    return Product(transpose_a, transpose_b, None, None, FRONT.stored_dtype(a, out_dtype))
 
 
 def _made(
@@ -134,7 +141,7 @@ class Choice(NamedTuple):
     Attributes:
       config: the configuration.
       gpu: the GPU that was measured for it, as JAX names it.
-      searched: whether it won a search there, and not by a formula with that GPU's rates.
+      searched: whether it won a search there; if not, that GPU's rates chose it.
     """
 
     config: MatmulConfig
@@ -154,8 +161,7 @@ def default_choice(
     """What `matmul` takes for such arguments without a `config`, unless it falls back.
 
     Args:
-      a, b, operands: shapes and dtypes of `matmul`'s arguments.
-      out_dtype, transpose_a, transpose_b: as `matmul`'s.
+      a, b, operands, out_dtype, transpose_a, transpose_b: as `matmul`'s, or shapes and dtypes.
 
     Raises:
       TypeError, ValueError: as `matmul`'s.
@@ -165,10 +171,7 @@ def default_choice(
       >>> default_choice(a, b).gpu
       'NVIDIA H200'
     """
-    arguments.check_dtypes(a, b, transpose_a, transpose_b)
-    arguments.check_shapes(a, b, transpose_a, transpose_b)
-    stored = FRONT.stored_dtype(a, out_dtype)
-    return pick(a, b, operands, Product(transpose_a, transpose_b, None, None, stored))
+    return pick(a, b, operands, _asked(a, b, out_dtype, transpose_a, transpose_b))
 
 
 def pick(

@@ -150,3 +150,5 @@ def test_the_default_of_factors_that_do_not_meet_is_refused():
         default_choice(factor, factor)
     with pytest.raises(TypeError, match="matmul: "):
         default_choice(*[jax.ShapeDtypeStruct((64, 64), jnp.int8)] * 2)
+    with pytest.raises(TypeError, match="transpose_b"):
+        default_choice(factor, factor, transpose_b="yes")
